@@ -1,0 +1,23 @@
+/* The one public header of base: what every other folder may lean on.
+ *
+ *   error, alloc (ledger), fault points, files, queued reads, threads, clock, log, settings, RNG, types.
+ *
+ * Nothing here knows of models. All state hangs off a base_env; there are no mutable globals. */
+#ifndef WEIR_BASE_H
+#define WEIR_BASE_H
+
+#include "base_error.h"
+#include "base_env.h"
+#include "base_alloc.h"
+#include "base_buf.h"
+#include "base_dtype.h"
+#include "base_fault.h"
+#include "base_file.h"
+#include "base_aio.h"
+#include "base_hash.h"
+#include "base_pool.h"
+#include "base_rng.h"
+#include "base_settings.h"
+#include "base_system.h"
+
+#endif

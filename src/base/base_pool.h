@@ -1,0 +1,22 @@
+/* A pool of workers for work that is split by output element. Workers spin briefly, then sleep. The caller
+ * is worker 0; a pool of one thread runs everything inline. One run at a time (the owner's thread). */
+#ifndef WEIR_BASE_POOL_H
+#define WEIR_BASE_POOL_H
+
+#include "base_env.h"
+
+typedef struct base_pool base_pool;
+
+/* Handles items [begin, end) on worker `worker` (0 .. threads-1). Must not fail. */
+typedef void (*base_task_fn)(void *arg, uint32_t worker, size_t begin, size_t end);
+
+/* n_threads 1..256. Errors: THREAD, OUT_OF_MEMORY. Stacks are 256 KiB, booked under PROCESS. */
+weir_status base_pool_create(base_env *env, uint32_t n_threads, base_pool **out, weir_error *err);
+void base_pool_destroy(base_pool *pool); /* takes NULL */
+uint32_t base_pool_threads(const base_pool *pool);
+/* Runs fn over [0, n) in pieces of `grain` items taken by whoever is free; returns when all are done. */
+void base_pool_run(base_pool *pool, base_task_fn fn, void *arg, size_t n, size_t grain);
+/* Processors this process may use (affinity mask and cgroup quota counted), at least 1. */
+uint32_t base_cpu_count(void);
+
+#endif

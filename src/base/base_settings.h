@@ -1,0 +1,31 @@
+/* Settings: built-in, then file, then environment (WEIR_COMPUTE_VRAM_MODE), then explicit set; read once.
+ * The only caller of getenv. Names are those of the requirements ("compute.vram_mode"). */
+#ifndef WEIR_BASE_SETTINGS_H
+#define WEIR_BASE_SETTINGS_H
+
+#include "base_env.h"
+
+/* X(name, default, help) - values are strings; the typed reader checks them. */
+#define BASE_SETTING_MAP(X)                                                                                  \
+    X("cpu", "auto", "instruction set: auto, ref, avx2, avx512, neon")                                       \
+    X("io.backend", "auto", "queued reads: auto, io_uring, threads")                                         \
+    X("io.direct", "auto", "direct reads: auto, off")                                                        \
+    X("memory.alias_activations", "on", "share arena space between activations: on, off")                    \
+    X("fault", "", "fault points to arm (tests)")                                                            \
+    X("cgroup_root", "/sys/fs/cgroup", "where the cgroup file systems are mounted")                          \
+    X("proc_root", "/proc", "where the proc file system is mounted")
+
+typedef struct base_settings base_settings;
+
+weir_status base_settings_create(base_env *env, const char *file_path /* may be NULL */, base_settings **out,
+                                 weir_error *err);
+void base_settings_destroy(base_settings *s);
+/* Value of a known name; NULL for an unknown one. */
+const char *base_settings_get(const base_settings *s, const char *name);
+/* Where the value came from: "built-in", "file", "environment", "set". */
+const char *base_settings_source(const base_settings *s, const char *name);
+weir_status base_settings_set(base_settings *s, const char *name, const char *value, weir_error *err);
+/* Iterates: the i-th name and help, NULL behind the last. */
+const char *base_settings_name(size_t i, const char **help);
+
+#endif
