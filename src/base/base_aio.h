@@ -32,15 +32,16 @@ typedef struct base_aio_read {
 } base_aio_read;
 
 weir_status base_aio_create(base_env *env, const base_aio_options *options, base_aio **out, weir_error *err);
-void base_aio_destroy(base_aio *aio); /* takes NULL; waits for what is in flight */
+void base_aio_destroy(base_aio *aio);           /* takes NULL; waits for what is in flight */
 const char *base_aio_name(const base_aio *aio); /* "io_uring" or "threads" */
 uint32_t base_aio_in_flight(const base_aio *aio);
 
-/* Queues a read; the caller keeps in_flight below depth. Short reads are continued and EINTR/EAGAIN retried inside. */
+/* Queues a read; the caller keeps in_flight below depth. Short reads are continued and EINTR/EAGAIN retried
+ * inside. */
 weir_status base_aio_submit(base_aio *aio, base_aio_read *r, weir_error *err);
 /* Blocks until at least one read in flight has ended and gives it in *out; a failed read is also given
- * in *out with its status returned and *err filled (file, offset, wanted, got). With block=false, *out is NULL when
- * none is ready. */
+ * in *out with its status returned and *err filled (file, offset, wanted, got). With block=false, *out is
+ * NULL when none is ready. */
 weir_status base_aio_wait(base_aio *aio, bool block, base_aio_read **out, weir_error *err);
 
 #endif

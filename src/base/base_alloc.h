@@ -29,9 +29,9 @@ typedef enum base_tag {
 } base_tag;
 
 typedef struct base_ledger_view {
-    uint64_t limit_bytes;                 /* UINT64_MAX: none */
-    uint64_t bytes;                       /* now, all tags */
-    uint64_t peak_bytes;                  /* largest value of bytes */
+    uint64_t limit_bytes; /* UINT64_MAX: none */
+    uint64_t bytes;       /* now, all tags */
+    uint64_t peak_bytes;  /* largest value of bytes */
     uint64_t tag_bytes[BASE_TAG_COUNT];
     uint64_t tag_peak_bytes[BASE_TAG_COUNT];
 } base_ledger_view;

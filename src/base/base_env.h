@@ -15,9 +15,9 @@ typedef void (*base_log_fn)(void *arg, base_log_level level, const char *line);
 typedef double (*base_clock_fn)(void *arg);
 
 typedef struct base_env {
-    base_ledger *ledger;   /* owned */
-    base_faults *faults;   /* owned; NULL when no fault is armed */
-    base_log_fn log_fn;    /* NULL: silent (the library never prints) */
+    base_ledger *ledger; /* owned */
+    base_faults *faults; /* owned; NULL when no fault is armed */
+    base_log_fn log_fn;  /* NULL: silent (the library never prints) */
     void *log_arg;
     base_clock_fn clock_fn; /* NULL: the monotonic clock */
     void *clock_arg;

@@ -30,10 +30,10 @@ typedef enum base_fault_site {
 
 typedef struct base_fault_rule {
     base_fault_site site;
-    uint64_t after;  /* fires at this ordinal of the site, from 0 */
-    bool for_good;   /* false: once */
-    int error;       /* errno to report; 0: EIO (reads) or ENOMEM (allocations) */
-    int64_t length;  /* >= 0: a read of this many bytes instead of an error */
+    uint64_t after; /* fires at this ordinal of the site, from 0 */
+    bool for_good;  /* false: once */
+    int error;      /* errno to report; 0: EIO (reads) or ENOMEM (allocations) */
+    int64_t length; /* >= 0: a read of this many bytes instead of an error */
     uint32_t delay_ms;
 } base_fault_rule;
 

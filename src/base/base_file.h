@@ -7,7 +7,8 @@
 
 typedef struct base_file base_file;
 
-/* Opens a regular file for reading. Errors: NOT_FOUND, PERMISSION, IO, FORMAT (a directory, an empty file). */
+/* Opens a regular file for reading. Errors: NOT_FOUND, PERMISSION, IO, FORMAT (a directory, an empty file).
+ */
 weir_status base_file_open(base_env *env, const char *path, base_file **out, weir_error *err);
 void base_file_close(base_file *f); /* takes NULL */
 

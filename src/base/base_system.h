@@ -14,8 +14,8 @@ typedef struct base_memory_limits {
     char cgroup_path[512];       /* the group that is tightest */
 } base_memory_limits;
 
-/* proc_root and cgroup_root ("/proc", "/sys/fs/cgroup") can point at a test's copy. v1 and v2, all ancestors; the
- * mount points are read from <proc_root>/self/mountinfo where that exists. */
+/* proc_root and cgroup_root ("/proc", "/sys/fs/cgroup") can point at a test's copy. v1 and v2, all ancestors;
+ * the mount points are read from <proc_root>/self/mountinfo where that exists. */
 weir_status base_memory_limits_read(base_env *env, const char *proc_root, const char *cgroup_root,
                                     base_memory_limits *out, weir_error *err);
 
