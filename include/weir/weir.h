@@ -1,0 +1,338 @@
+/* Weir: runs language models in less memory than they need, with the same bits.
+ *
+ *   weir_context ---- settings, ledger, faults (one per application, or one per budget)
+ *     weir_model ---- a described file; after weir_model_load its weights are placed under a plan
+ *       weir_session ---- one conversation: its key-value cache and position
+ *
+ * Threads: calls on one context and on what hangs off it are made by one thread at a time; weir_model_cancel
+ * may come from any thread or signal handler. Every option struct starts with its size: set it through the
+ * *_init function, then change fields. Text is UTF-8. The library never prints, exits or aborts.
+ *
+ * Results (logits, tokens) do not depend on budget, threads, prefill chunk, batch or instruction set:
+ * docs/numerics.md. */
+#ifndef WEIR_WEIR_H
+#define WEIR_WEIR_H
+
+#include "status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEIR_API     __attribute__((visibility("default")))
+#define WEIR_VERSION "0.1.0"
+
+typedef struct weir_context weir_context;
+typedef struct weir_model weir_model;
+typedef struct weir_session weir_session;
+
+/* ---------------------------------------------------------------- context */
+
+typedef enum weir_log_level { WEIR_LOG_DEBUG, WEIR_LOG_INFO, WEIR_LOG_WARN, WEIR_LOG_ERROR } weir_log_level;
+
+typedef struct weir_context_options {
+    size_t struct_size;
+    void (*log)(void *arg, weir_log_level level, const char *line); /* NULL: silent */
+    void *log_arg;
+    const char *settings_file; /* "name = value" lines; NULL: none */
+} weir_context_options;
+
+WEIR_API void weir_context_options_init(weir_context_options *o);
+/* Reads settings: built-in, file, environment (WEIR_CPU, ...). Arms the setting "fault" where given. */
+WEIR_API weir_status weir_context_create(const weir_context_options *o, weir_context **out, weir_error *err);
+WEIR_API void weir_context_destroy(weir_context *c); /* takes NULL; models must be closed before */
+WEIR_API weir_status weir_context_set(weir_context *c, const char *name, const char *value, weir_error *err);
+/* The i-th setting, false behind the last. Strings live as long as the context, or until the setting changes.
+ */
+WEIR_API bool weir_context_setting(const weir_context *c, size_t i, const char **name, const char **value,
+                                   const char **source, const char **help);
+
+/* "64MiB", "2GB", "1.5 GiB": a bare number is refused. */
+WEIR_API weir_status weir_size_parse(const char *text, uint64_t *bytes, weir_error *err);
+/* "28.3 MiB" into buf (at least 32 bytes); returns buf. */
+WEIR_API const char *weir_size_text(uint64_t bytes, char *buf);
+
+typedef struct weir_machine {
+    size_t struct_size;
+    uint32_t n_cpus;
+    const char *const *cpu_sets;   /* instruction sets this machine runs, best first, NULL-terminated */
+    const char *cpu_set;           /* the one in use */
+    uint64_t total_bytes;          /* memory of the machine */
+    uint64_t available_bytes;      /* MemAvailable */
+    uint64_t cgroup_limit_bytes;   /* tightest, UINT64_MAX: none */
+    uint64_t cgroup_free_bytes;    /* with reclaimable cache counted as free; UINT64_MAX: none */
+    int cgroup_version;            /* 0, 1, 2 */
+    uint64_t reserve_bytes;        /* left free for others by the default budget */
+    uint64_t default_budget_bytes; /* what a run gets without --mem */
+} weir_machine;
+WEIR_API weir_status weir_machine_read(weir_context *c, weir_machine *out, weir_error *err);
+
+/* ---------------------------------------------------------------- model: description */
+
+/* Reads headers only. path: a .gguf file (any part of a split one), a .safetensors file or index, or a
+ * folder. */
+WEIR_API weir_status weir_model_open(weir_context *c, const char *path, weir_model **out, weir_error *err);
+WEIR_API void weir_model_close(weir_model *m); /* takes NULL; sessions must be destroyed before */
+
+typedef struct weir_model_info {
+    size_t struct_size;
+    const char *format;       /* "GGUF v3", "safetensors" */
+    const char *architecture; /* "llama" */
+    const char *name;         /* "" where the file has none */
+    const char *type;         /* the type most weight bytes have: "Q4_1" */
+    uint64_t n_params;
+    uint64_t file_bytes;   /* all files */
+    uint64_t weight_bytes; /* all tensors */
+    uint32_t n_files, n_layers, n_vocab, hidden, ffn, n_heads, n_kv_heads, head_dim;
+    uint32_t context_tokens; /* trained context */
+    uint32_t window;         /* sliding window, 0: none */
+    bool tied_head;
+    const char *tokenizer;     /* "bpe (smollm)"; "" where there is none */
+    const char *chat_template; /* family name; "" where there is none that Weir knows */
+    uint64_t smallest_bytes;   /* smallest working set of the weights: fixed part + smallest ring */
+} weir_model_info;
+WEIR_API weir_status weir_model_get_info(const weir_model *m, weir_model_info *out, weir_error *err);
+
+/* The i-th metadata value as text ("[49152 strings]" for arrays); false behind the last. buf receives the
+ * text. */
+WEIR_API bool weir_model_value(const weir_model *m, size_t i, const char **key, const char **type, char *buf,
+                               size_t buf_size);
+typedef struct weir_tensor_info {
+    const char *name, *type;
+    uint32_t n_dims;
+    uint64_t dims[4]; /* dims[0] runs fastest */
+    const char *file;
+    uint64_t offset, bytes;
+} weir_tensor_info;
+WEIR_API bool weir_model_tensor(const weir_model *m, size_t i, weir_tensor_info *out);
+typedef struct weir_unit_info {
+    const char *name;
+    uint64_t bytes, streamable_bytes, resident_bytes;
+    uint32_t n_weights;
+} weir_unit_info;
+WEIR_API bool weir_model_unit(const weir_model *m, size_t i, weir_unit_info *out);
+
+/* ---------------------------------------------------------------- plan and load */
+
+typedef enum weir_kv_type { WEIR_KV_F16, WEIR_KV_F32 } weir_kv_type;
+
+typedef struct weir_load_options {
+    size_t struct_size;
+    uint64_t mem_bytes;     /* hard budget for the whole process; 0: weir_machine's default */
+    uint32_t ctx_tokens;    /* context per session; 0: the smaller of the model's and 4096 */
+    uint32_t n_sessions;    /* sessions that will live at once; default 1 */
+    uint32_t max_batch;     /* rows of different sessions in one pass; default n_sessions */
+    uint32_t n_threads;     /* 0: all CPUs this process may use */
+    uint32_t prefill_chunk; /* tokens per prefill pass; 0: chosen from the budget (never changes a bit) */
+    weir_kv_type kv_type;
+    bool profile;                                                           /* collect weir_profile_phase */
+    void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* loading; may be NULL */
+    void *progress_arg;
+} weir_load_options;
+WEIR_API void weir_load_options_init(weir_load_options *o);
+
+#define WEIR_MAX_TAGS 16
+typedef struct weir_account {
+    const char *tag; /* "weights.resident", "kv", ... */
+    uint64_t planned_bytes;
+    uint64_t bytes;      /* now */
+    uint64_t peak_bytes; /* measured */
+} weir_account;
+
+typedef struct weir_plan {
+    size_t struct_size;
+    uint64_t budget_bytes;
+    bool budget_is_default; /* no mem_bytes was given */
+    uint64_t planned_peak_bytes;
+    uint64_t smallest_bytes; /* the smallest budget these options run with */
+    uint64_t whole_bytes;    /* the budget from which on nothing streams */
+    bool fits;
+    uint64_t missing_bytes; /* smallest - budget where it does not fit */
+    uint32_t ctx_tokens, n_sessions, prefill_chunk, n_threads;
+    uint64_t streamed_bytes_per_pass;
+    uint64_t weight_bytes_per_pass; /* read by one pass from anywhere */
+    uint64_t macs_per_token;
+    uint64_t arena_saved_bytes; /* by sharing activations' memory */
+    uint32_t n_accounts;
+    weir_account accounts[WEIR_MAX_TAGS]; /* planned_bytes only */
+} weir_plan;
+/* From headers alone. OK with fits = false where the budget does not suffice. */
+WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out,
+                                     weir_error *err);
+
+/* Plans, reserves, and loads what stays. BUDGET: the message gives the missing bytes and what would fit.
+ * After a failure the model is as before. Loading again first unloads. */
+WEIR_API weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_error *err);
+WEIR_API void weir_model_unload(weir_model *m);
+
+/* ---------------------------------------------------------------- running */
+
+WEIR_API weir_status weir_session_create(weir_model *m, weir_session **out, weir_error *err);
+WEIR_API void weir_session_destroy(weir_session *s);            /* takes NULL */
+WEIR_API uint32_t weir_session_position(const weir_session *s); /* tokens in the cache */
+WEIR_API void weir_session_reset(weir_session *s);
+
+/* Appends tokens to the session in chunks. With logits, *logits points to n_vocab floats for the last token,
+ * valid until the next run on this model. On failure the session's position is as before the call. Errors:
+ * CONTEXT_FULL, CANCELLED, IO, ... */
+WEIR_API weir_status weir_session_append(weir_session *s, const int32_t *tokens, size_t n,
+                                         const float **logits, weir_error *err);
+/* The same, handing out the logits of every token through a callback (perplexity). Returning false stops with
+ * CANCELLED. */
+typedef bool (*weir_logits_fn)(void *arg, size_t index, const float *logits);
+WEIR_API weir_status weir_session_score(weir_session *s, const int32_t *tokens, size_t n, weir_logits_fn fn,
+                                        void *arg, weir_error *err);
+/* One token for each of n sessions in one pass over the weights; logits[i] receives a pointer as above. */
+WEIR_API weir_status weir_step_batch(weir_session *const *sessions, const int32_t *tokens, size_t n,
+                                     const float **logits, weir_error *err);
+/* Stops what runs on this model within one operation; the run returns CANCELLED. Async-signal-safe. The next
+ * run clears it. */
+WEIR_API void weir_model_cancel(weir_model *m);
+
+/* ---------------------------------------------------------------- text */
+
+enum { WEIR_TOKENIZE_SPECIAL = 1, WEIR_TOKENIZE_BOS = 2 };
+/* Ids of text; *tokens is freed by weir_free. */
+WEIR_API weir_status weir_tokenize(weir_model *m, const char *text, size_t len, int flags, int32_t **tokens,
+                                   size_t *n, weir_error *err);
+WEIR_API void weir_free(weir_model *m, void *p);
+WEIR_API bool weir_token_is_end(const weir_model *m, int32_t token);
+WEIR_API bool weir_model_adds_bos(const weir_model *m);
+WEIR_API bool weir_token_text(const weir_model *m, int32_t token, const char **text, size_t *len);
+
+typedef struct weir_message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+} weir_message;
+/* Ids of messages [first, n) by the model's chat template, with the assistant's turn opened. TEMPLATE: see
+ * --raw. */
+WEIR_API weir_status weir_chat_tokens(weir_model *m, const weir_message *messages, size_t first, size_t n,
+                                      int32_t **tokens, size_t *n_tokens, weir_error *err);
+
+typedef struct weir_sampling {
+    size_t struct_size;
+    float temperature;    /* 0: greedy (lowest id among equals) */
+    uint32_t top_k;       /* 0: off */
+    float top_p;          /* 1: off */
+    float min_p;          /* 0: off */
+    float repeat_penalty; /* 1: off */
+    uint32_t repeat_last; /* tokens the penalty looks back on */
+    uint64_t seed;
+} weir_sampling;
+WEIR_API void weir_sampling_init(weir_sampling *s); /* greedy */
+
+typedef enum weir_stop {
+    WEIR_STOP_END,
+    WEIR_STOP_LENGTH,
+    WEIR_STOP_CONTEXT,
+    WEIR_STOP_CALLER,
+    WEIR_STOP_CANCELLED
+} weir_stop;
+
+typedef struct weir_generate_options {
+    size_t struct_size;
+    weir_sampling sampling;
+    uint32_t max_tokens;
+    bool ignore_end; /* go on past end tokens (benchmarks) */
+    /* Complete UTF-8 text as it comes; false stops. May be NULL. */
+    bool (*on_text)(void *arg, const char *text, size_t len);
+    void *arg;
+    /* Progress of a long prefill; may be NULL. */
+    void (*on_prefill)(void *arg, size_t done, size_t total);
+} weir_generate_options;
+WEIR_API void weir_generate_options_init(weir_generate_options *o);
+
+typedef struct weir_result {
+    size_t struct_size;
+    int32_t *tokens; /* generated ones, the end token not included; for weir_free */
+    size_t n_tokens;
+    char *text; /* for weir_free */
+    size_t text_len;
+    weir_stop stop;
+    uint64_t logits_hash; /* FNV-1a over the logits of every sampled position, in order */
+    size_t n_prompt_tokens;
+    double prefill_seconds, decode_seconds, first_token_seconds;
+} weir_result;
+/* Appends the prompt, then samples. Random numbers: PCG32(seed), one draw per token. On an error nothing is
+ * passed off as an answer: out is zeroed (text already given to on_text was followed by an error). Cancelled:
+ * OK with stop = CANCELLED and what there is. */
+WEIR_API weir_status weir_generate(weir_session *s, const int32_t *prompt, size_t n,
+                                   const weir_generate_options *o, weir_result *out, weir_error *err);
+WEIR_API void weir_result_finish(weir_model *m, weir_result *r);
+
+/* FNV-1a of floats, the hash that all outputs print. */
+WEIR_API uint64_t weir_logits_hash(uint64_t h, const float *logits, size_t n);
+#define WEIR_HASH_SEED UINT64_C(0xcbf29ce484222325)
+
+/* ---------------------------------------------------------------- reports */
+
+typedef struct weir_memory_report {
+    size_t struct_size;
+    uint64_t budget_bytes, planned_peak_bytes;
+    uint64_t peak_bytes; /* the process's peak resident size since loading began (VmHWM) */
+    uint64_t rss_bytes, pss_bytes, anon_bytes;
+    uint64_t ledger_bytes, ledger_peak_bytes;
+    uint64_t size_bytes, loaded_bytes,
+        streamed_bytes;  /* component: all weights, resident, not resident (R10.1) */
+    const char *reason;  /* "" when whole; "budget" */
+    uint64_t read_bytes; /* streamed from storage since loading */
+    uint64_t n_misses;
+    double wait_seconds; /* computation waited for storage */
+    double load_seconds;
+    uint64_t load_bytes;
+    uint64_t arena_saved_bytes;
+    const char *reader; /* "io_uring direct" */
+    uint32_t n_accounts;
+    weir_account accounts[WEIR_MAX_TAGS];
+} weir_memory_report;
+WEIR_API weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir_error *err);
+
+typedef struct weir_phase {
+    const char *name;
+    double seconds, wait_seconds;
+    uint64_t n_ops, weight_bytes, streamed_bytes, peak_live_bytes;
+} weir_phase;
+/* R15.5; needs load option profile. i-th phase, or i-th operation kind; false behind the last. */
+WEIR_API bool weir_profile_phase(const weir_model *m, size_t i, weir_phase *out);
+WEIR_API bool weir_profile_op(const weir_model *m, size_t i, const char **name, double *seconds,
+                              uint64_t *count);
+
+/* Measures for `bench`: what storage delivers for this model's file with the reader in use (bytes per second,
+ * by large direct reads over up to max_bytes), and what memory delivers to n_threads. */
+WEIR_API weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, double *bytes_per_s,
+                                          weir_error *err);
+WEIR_API weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s,
+                                         weir_error *err);
+
+/* ---------------------------------------------------------------- synthetic models */
+
+typedef struct weir_synth_options {
+    size_t struct_size;
+    const char *arch; /* "llama", "qwen2", "qwen3", "gemma3" */
+    const char *type; /* any weight type's name; norms stay F32; safetensors: F32, F16, BF16 */
+    uint32_t hidden, n_layers, n_heads, n_kv_heads, head_dim /* 0: hidden / heads */, ffn, n_vocab,
+        ctx_tokens;
+    uint32_t window; /* gemma3; 0: its default of 512 */
+    bool tied;       /* default: as the architecture's small models do (gemma3, qwen3: tied) */
+    bool tied_given;
+    bool safetensors;         /* path is then a folder in Hugging Face's layout */
+    const char *rope_scaling; /* NULL, "linear", "llama3", "yarn" */
+    float softcap;            /* final and attention logits; 0: none */
+    uint64_t seed;
+    void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_arg;
+} weir_synth_options;
+WEIR_API void weir_synth_options_init(weir_synth_options *o);
+/* Writes a model with seeded random weights and a working tokenizer and chat template (ChatML). */
+WEIR_API weir_status weir_synth(weir_context *c, const weir_synth_options *o, const char *path,
+                                weir_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
