@@ -1,0 +1,50 @@
+/* Inside kernels only: the tables of every instruction set, and the reference functions, which another table
+ * may take over one by one where nothing is to be gained.
+ *
+ * A table exists where its macro says so: kern_select.c refers to a table by a plain (strong) name, since a
+ * weak one would not be pulled out of an archive. */
+#ifndef WEIR_KERN_TABLES_H
+#define WEIR_KERN_TABLES_H
+
+#include "kernels/kernels.h"
+
+/* 1 from the commit that adds the table on; the source files stand in x86/ and arm/. */
+#if defined(__x86_64__)
+#define KERN_HAVE_AVX2   0
+#define KERN_HAVE_AVX512 0
+#else
+#define KERN_HAVE_AVX2   0
+#define KERN_HAVE_AVX512 0
+#endif
+#define KERN_HAVE_NEON 0
+
+extern const kern_table kern_ref_table;
+#if defined(__x86_64__)
+extern const kern_table kern_avx2_table;   /* AVX2, FMA, F16C */
+extern const kern_table kern_avx512_table; /* those, and AVX-512 F, BW, VL, DQ, VNNI, VBMI */
+#elif defined(__aarch64__)
+extern const kern_table kern_neon_table;
+#endif
+
+void kern_ref_dequantize(uint32_t dtype, const void *src, size_t n, float *dst);
+void kern_ref_quantize(kern_act act, const float *x, size_t k, void *dst);
+void kern_ref_matmul(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch);
+void kern_ref_rms_norm(const float *x, const float *w, float w_offset, float eps, size_t n, float *y);
+void kern_ref_rope(float *x, size_t n_heads, size_t head_dim, size_t n_rot, const float *table, bool neox);
+void kern_ref_kv_store(const kern_kv *kv, uint32_t n_kv_heads, uint32_t head_dim, uint32_t position,
+                       const float *k, const float *v);
+void kern_ref_attention(const kern_attention *a, uint32_t head_begin, uint32_t head_end, void *scratch);
+void kern_ref_glu(kern_glu kind, const float *gate, const float *up, size_t n, float *y);
+void kern_ref_add(const float *a, const float *b, size_t n, float *y);
+void kern_ref_scale(float *x, size_t n, float s);
+void kern_ref_softcap(float *x, size_t n, float cap);
+float kern_ref_softmax(const float *x, size_t n, float inv_temperature, float *p);
+
+/* How many query heads' scores kern_attention_scratch_bytes leaves room for: a table may take so many heads
+ * that share a cache head at once. Each head has (n_positions rounded up to 16) + 32 floats, then 4 x
+ * head_dim floats. */
+#define KERN_ATTENTION_HEADS 4u
+/* Positions of one segment of the value sum (docs/numerics.md, Attention). */
+#define KERN_ATTENTION_SEGMENT 512u
+
+#endif
