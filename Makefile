@@ -64,9 +64,86 @@ TESTS := $(patsubst tests/%.c,%,$(sort $(shell find tests -name 'test_*.c')))
 $(foreach t,$(TESTS),$(eval $(call test_rule,$(t))))
 tests: $(addprefix $(BUILD)/tests/,$(TESTS))
 
+# ---- what a newcomer types
+MODELS ?= $(or $(WEIR_MODELS),$(HOME)/.cache/weir/models)
+SMOL = $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
+
+# Installs what is missing, builds, fetches a 98 MB model and runs it in about 60 % of that, program and cache included.
+demo:
+	@tools/install_deps.sh build
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/weir
+	@tools/get_models.sh smollm2
+	$(BUILD)/weir run -m $(SMOL) --mem 60MB --ctx 512 -n 96 -p "What is the capital of France, and which river flows through it?"
+
+SCRIPTS = $(sort $(wildcard tests/cli/*.sh))
+TEST_ENV = WEIR_SOURCE_DIR=. WEIR_BUILD=$(BUILD)
+RUN_TESTS = $(TEST_ENV) tests/run.sh $(addprefix $(BUILD)/tests/,$(TESTS)) $(SCRIPTS)
+
+# Everything that fits a quarter of an hour: unit tests, real models, limits, the house rules.
+test:
+	@tools/install_deps.sh build test check
+	@$(MAKE) --no-print-directory -j$$(nproc) all tests
+	@tools/get_models.sh smollm2 gemma3
+	@$(MAKE) --no-print-directory check
+	@$(RUN_TESTS)
+
+# The same with the long sweeps.
+test-full:
+	@WEIR_TEST_FULL=1 WEIR_TEST_TIMEOUT=3600 $(MAKE) --no-print-directory test
+
+check:
+	@tools/check.sh
+
+# The tests again under sanitizers, each in its own build folder.
+asan:
+	@tools/install_deps.sh build test
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/asan OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" all tests
+	@tools/get_models.sh smollm2
+	@WEIR_SANITIZED=1 $(TEST_ENV) WEIR_BUILD=build/asan tests/run.sh $(addprefix build/asan/tests/,$(TESTS))
+tsan:
+	@tools/install_deps.sh build test
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/tsan OPT=-O1 SAN="-fsanitize=thread -fno-omit-frame-pointer" all tests
+	@tools/get_models.sh smollm2
+	@WEIR_SANITIZED=1 $(TEST_ENV) WEIR_BUILD=build/tsan tests/run.sh $(addprefix build/tsan/tests/,$(filter base/% memory/% graph/% lm/% runtime/%,$(TESTS)))
+
+# Coverage-guided fuzzing of what reads hostile bytes (clang): FUZZ_SECONDS for each target.
+FUZZ_SECONDS ?= 60
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+FUZZ_SOURCES := $(shell find src/base src/formats -name '*.c')
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SOURCES)
+	@mkdir -p $(dir $@)
+	clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Isrc -Iinclude -o $@ $^ -luring -lpcre2-8 -lutf8proc -ljansson -lm -lpthread
+fuzz: $(addprefix $(BUILD)/fuzz/,$(FUZZERS))
+	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus_$$f; echo "== $$f"; $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 $(BUILD)/fuzz/corpus_$$f 2>&1 | tail -n 3 || exit 1; done
+
+# ---- benchmarks and examples
+BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libweir.a
+	@mkdir -p $(dir $@)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+bench: $(addprefix $(BUILD)/bench/,$(BENCHES)) $(BUILD)/weir
+	@for b in $(BENCHES); do echo "== $$b"; $(BUILD)/bench/$$b; done
+EXAMPLES := $(patsubst examples/%.c,%,$(sort $(wildcard examples/*.c)))
+$(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libweir.a
+	@mkdir -p $(dir $@)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+examples: $(addprefix $(BUILD)/examples/,$(EXAMPLES))
+
+# ---- installing
+PREFIX ?= /usr/local
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/weir $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 755 $(BUILD)/weir $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(BUILD)/libweir.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(BUILD)/libweir.so $(DESTDIR)$(PREFIX)/lib/libweir.so.0
+	ln -sf libweir.so.0 $(DESTDIR)$(PREFIX)/lib/libweir.so
+	install -m 644 include/weir/*.h $(DESTDIR)$(PREFIX)/include/weir/
+	install -m 644 docs/weir.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	sed 's|@PREFIX@|$(PREFIX)|' docs/weir.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weir.pc
+
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests clean
+.PHONY: all tests clean demo test test-full check asan tsan fuzz bench examples install
 .SECONDARY:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -32,7 +32,7 @@ typedef enum weir_status {
         WEIR_STATUS_COUNT
 } weir_status;
 
-#define WEIR_OK WEIR_ERR_OK
+#define WEIR_OK                  WEIR_ERR_OK
 #define WEIR_ERROR_MESSAGE_BYTES 1024
 
 /* Filled by a call that fails; untouched by one that succeeds. `message` is a NUL-terminated sentence
