@@ -98,8 +98,10 @@ bool base_fault_slow(base_env *env, base_fault_site site, base_fault_rule *fired
     pthread_mutex_unlock(&f->lock);
     if (!fires) return false;
     if (rule.delay_ms != 0) {
-        struct timespec t = {.tv_sec = rule.delay_ms / 1000, .tv_nsec = (long)(rule.delay_ms % 1000) * 1000000};
-        while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
+        struct timespec t = {.tv_sec = rule.delay_ms / 1000,
+                             .tv_nsec = (long)(rule.delay_ms % 1000) * 1000000};
+        while (nanosleep(&t, &t) != 0 && errno == EINTR) {
+        }
     }
     if (fired != NULL) *fired = rule;
     return true;
@@ -178,9 +180,10 @@ weir_status base_fault_parse(base_env *env, const char *text, weir_error *err)
         const char *end = strchrnul(p, ',');
         base_fault_rule rule;
         if (!parse_rule(p, end, &rule))
-            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                             "fault rule \"%.*s\" is not site:after[:for_good][:errno=N][:length=N][:delay=MS]",
-                             (int)base_min((uint64_t)(end - p), 120), p);
+            return base_fail(
+                err, WEIR_ERR_INVALID_ARGUMENT,
+                "fault rule \"%.*s\" is not site:after[:for_good][:errno=N][:length=N][:delay=MS]",
+                (int)base_min((uint64_t)(end - p), 120), p);
         weir_status status = base_fault_arm(env, &rule, err);
         if (status != WEIR_OK) return status;
         p = *end == ',' ? end + 1 : end;

@@ -1,0 +1,100 @@
+/* Memory of the machine and of this process, from /proc (proc(5), kernel documentation filesystems/proc). */
+#define _GNU_SOURCE
+#include "base_internal.h"
+#include "base_cgroup.h"
+#include "base_system.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A line "Name:   123 kB" of a proc file. */
+typedef struct kib_field {
+    const char *name; /* with its colon */
+    uint64_t *bytes;
+} kib_field;
+
+/* Fills the fields that the file has; returns how many, or -errno when it cannot be read. */
+static int read_kib_fields(const char *path, const kib_field *fields, size_t n_fields)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return -errno;
+    char line[512];
+    int found = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        for (size_t i = 0; i < n_fields; i++) {
+            size_t n = strlen(fields[i].name);
+            if (strncmp(line, fields[i].name, n) != 0) continue;
+            uint64_t kib = strtoull(line + n, NULL, 10);
+            if (!base_mul(kib, 1024, fields[i].bytes)) *fields[i].bytes = UINT64_MAX;
+            found++;
+        }
+    }
+    fclose(file);
+    return found;
+}
+
+weir_status base_memory_limits_read(base_env *env, const char *proc_root, const char *cgroup_root,
+                                    base_memory_limits *out, weir_error *err)
+{
+    base_memory_limits m = {.cgroup_limit_bytes = UINT64_MAX, .cgroup_free_bytes = UINT64_MAX};
+    uint64_t free_bytes = 0, cached_bytes = 0;
+    const kib_field fields[] = {
+        {"MemTotal:", &m.total_bytes},
+        {"MemAvailable:", &m.available_bytes},
+        {"MemFree:", &free_bytes},
+        {"Cached:", &cached_bytes},
+    };
+    weir_error local = {0};
+    size_t path_bytes = strlen(proc_root) + sizeof "/meminfo";
+    char *path = base_alloc(env, BASE_TAG_RUNTIME, path_bytes, &local);
+    if (path == NULL) {
+        if (err != NULL) *err = local;
+        return local.code;
+    }
+    snprintf(path, path_bytes, "%s/meminfo", proc_root);
+    int found = read_kib_fields(path, fields, sizeof fields / sizeof *fields);
+    base_free(env, path);
+    if (found <= 0 || m.total_bytes == 0) {
+        char text[128];
+        return base_fail(err, WEIR_ERR_IO,
+                         "%s/meminfo: the machine's memory cannot be read: %s; give a budget", proc_root,
+                         found < 0 ? base_errno_text(-found, text) : "no MemTotal in it");
+    }
+    /* Kernels before 3.14 and some containers' proc have no MemAvailable. */
+    if (m.available_bytes == 0) m.available_bytes = base_min(m.total_bytes, free_bytes + cached_bytes);
+    base_cgroup_memory(proc_root, cgroup_root, &m);
+    *out = m;
+    return WEIR_OK;
+}
+
+weir_status base_process_memory_read(base_process_memory *out, weir_error *err)
+{
+    base_process_memory m = {0};
+    const kib_field fields[] = {
+        {"VmRSS:", &m.rss_bytes},    {"VmHWM:", &m.peak_rss_bytes}, {"RssAnon:", &m.anon_bytes},
+        {"RssFile:", &m.file_bytes}, {"VmSwap:", &m.swap_bytes},    {"VmPTE:", &m.page_table_bytes},
+    };
+    const kib_field pss = {"Pss:", &m.pss_bytes};
+    int found = read_kib_fields("/proc/self/status", fields, sizeof fields / sizeof *fields);
+    if (found <= 0) {
+        char text[128];
+        return base_fail(err, WEIR_ERR_IO, "/proc/self/status: the memory of this process cannot be read: %s",
+                         found < 0 ? base_errno_text(-found, text) : "no VmRSS in it");
+    }
+    read_kib_fields("/proc/self/smaps_rollup", &pss, 1);
+    *out = m;
+    return WEIR_OK;
+}
+
+bool base_process_peak_reset(void)
+{
+    int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool done = write(fd, "5", 1) == 1;
+    close(fd);
+    return done;
+}
