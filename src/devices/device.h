@@ -69,9 +69,15 @@ typedef struct dev_op {
     const uint32_t *index;    /* COPY_ROWS */
 } dev_op;
 
+#define DEV_FORM_FLOATS 0
+#define DEV_FORM_NONE   UINT32_MAX
+
 typedef struct dev_table {
     const char *name;
     void (*destroy)(dev_device *d);
+    /* The form of activations that products with weights of dtype read. Products whose forms are equal share
+     * one QUANT; DEV_FORM_FLOATS needs none, DEV_FORM_NONE: no product with this type. */
+    uint32_t (*act_form)(const dev_device *d, uint32_t dtype);
     /* Bytes of one row of k activations in the form that a product with weights of dtype reads; 0: floats as
      * they are. */
     size_t (*act_row_bytes)(const dev_device *d, uint32_t dtype, size_t k);

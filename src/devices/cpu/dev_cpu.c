@@ -1,0 +1,142 @@
+/* The CPU as a device: a kernel table, a pool of workers, and scratch for each of them.
+ *
+ * Everything that is allocated is allocated here, before the first operation; running allocates nothing. */
+#include "dev_cpu_internal.h"
+
+#include <stdio.h>
+
+#define SCRATCH_ALIGN 64
+
+static const dev_cpu *cpu_of(const dev_device *device)
+{
+    return (const dev_cpu *)(const void *)device;
+}
+
+static void cpu_destroy(dev_device *device)
+{
+    dev_cpu *d = (dev_cpu *)(void *)device;
+
+    if (d->scratch != NULL) base_pages_free(d->env, BASE_TAG_WORKSPACE, d->scratch, d->scratch_bytes);
+    base_pool_destroy(d->pool);
+    base_free(d->env, d);
+}
+
+static uint32_t cpu_act_form(const dev_device *device, uint32_t dtype)
+{
+    (void)device;
+    switch (kern_act_for(dtype)) {
+    case KERN_ACT_F32: return DEV_FORM_FLOATS;
+    case KERN_ACT_Q32: return 1;
+    case KERN_ACT_Q256: return 2;
+    default: return DEV_FORM_NONE;
+    }
+}
+
+static size_t cpu_act_row_bytes(const dev_device *device, uint32_t dtype, size_t k)
+{
+    kern_act act = kern_act_for(dtype);
+
+    (void)device;
+    if (act == KERN_ACT_F32 || act == KERN_ACT_NONE) return 0;
+    return kern_act_row_bytes(act, k);
+}
+
+static void cpu_kv_bytes(const dev_device *device, uint32_t dtype, uint32_t capacity, uint32_t n_kv_heads,
+                         uint32_t head_dim, uint64_t *k_bytes, uint64_t *v_bytes)
+{
+    uint64_t bytes = 0;
+
+    (void)device;
+    if (!base_mul(capacity, n_kv_heads, &bytes) || !base_mul(bytes, head_dim, &bytes) ||
+        !base_mul(bytes, dtype == BASE_F32 ? 4 : 2, &bytes))
+        bytes = UINT64_MAX;
+    *k_bytes = bytes;
+    *v_bytes = bytes;
+}
+
+/* Scratch of one worker; a product and attention never run at the same time, so they share it. */
+static uint64_t cpu_scratch_stride(size_t k, uint32_t n_positions, uint32_t head_dim)
+{
+    uint64_t bytes = base_max(kern_scratch_bytes(k), kern_attention_scratch_bytes(n_positions, head_dim));
+
+    return base_align_up(base_max(bytes, 1), SCRATCH_ALIGN);
+}
+
+static uint64_t cpu_workspace_bytes(const dev_device *device, size_t k, uint32_t n_positions,
+                                    uint32_t head_dim)
+{
+    uint64_t bytes;
+
+    if (!base_mul(cpu_scratch_stride(k, n_positions, head_dim), cpu_of(device)->n_threads, &bytes))
+        return UINT64_MAX;
+    return base_align_up(bytes, 4096);
+}
+
+static weir_status cpu_reserve_workspace(dev_device *device, size_t k, uint32_t n_positions,
+                                         uint32_t head_dim, weir_error *err)
+{
+    dev_cpu *d = (dev_cpu *)(void *)device;
+    uint64_t bytes;
+    uint8_t *scratch;
+
+    /* Programs share the work space, so it only grows. */
+    k = base_max(k, d->max_k);
+    n_positions = (uint32_t)base_max(n_positions, d->max_positions);
+    head_dim = (uint32_t)base_max(head_dim, d->max_head_dim);
+    bytes = cpu_workspace_bytes(device, k, n_positions, head_dim);
+    if (bytes > d->scratch_bytes) {
+        scratch = base_pages_alloc(d->env, BASE_TAG_WORKSPACE, bytes, false, err);
+        if (scratch == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
+        if (d->scratch != NULL) base_pages_free(d->env, BASE_TAG_WORKSPACE, d->scratch, d->scratch_bytes);
+        d->scratch = scratch;
+        d->scratch_bytes = bytes;
+    }
+    d->scratch_stride = (size_t)cpu_scratch_stride(k, n_positions, head_dim);
+    d->max_k = k;
+    d->max_positions = n_positions;
+    d->max_head_dim = head_dim;
+    return WEIR_OK;
+}
+
+static void cpu_describe(const dev_device *device, char *buf, size_t size)
+{
+    const dev_cpu *d = cpu_of(device);
+
+    if (size > 0)
+        snprintf(buf, size, "%s, %u thread%s", d->kern->name, d->n_threads, d->n_threads == 1 ? "" : "s");
+}
+
+static const dev_table cpu_table = {
+    .name = "cpu",
+    .destroy = cpu_destroy,
+    .act_form = cpu_act_form,
+    .act_row_bytes = cpu_act_row_bytes,
+    .kv_bytes = cpu_kv_bytes,
+    .workspace_bytes = cpu_workspace_bytes,
+    .reserve_workspace = cpu_reserve_workspace,
+    .run = dev_cpu_run,
+    .describe = cpu_describe,
+};
+
+weir_status dev_cpu_create(base_env *env, const char *cpu, uint32_t n_threads, dev_device **out,
+                           weir_error *err)
+{
+    const kern_table *kern;
+    dev_cpu *d;
+    weir_status status = kern_select(cpu, &kern, err);
+
+    if (status != WEIR_OK) return status;
+    d = base_alloc(env, BASE_TAG_RUNTIME, sizeof(*d), err);
+    if (d == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
+    d->device.table = &cpu_table;
+    d->env = env;
+    d->kern = kern;
+    d->n_threads = n_threads;
+    status = base_pool_create(env, n_threads, &d->pool, err);
+    if (status != WEIR_OK) {
+        base_free(env, d);
+        return status;
+    }
+    *out = &d->device;
+    return WEIR_OK;
+}

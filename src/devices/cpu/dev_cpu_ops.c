@@ -1,0 +1,293 @@
+/* Operations on the CPU: each is cut by output element into tasks for the pool, so that the number of
+ * workers never changes a bit. Small ones run on the caller alone, since waking a worker costs more. */
+#include "dev_cpu_internal.h"
+
+#include <string.h>
+
+/* Work below this many simple element operations is not worth a second worker. */
+#define INLINE_COST 20000
+/* Kernels take the rows of a weight in groups of this many. */
+#define ROW_GROUP 16
+/* Elementwise work is cut into pieces of this many elements of a row. */
+#define PIECE 8192
+
+typedef struct cpu_task {
+    const dev_cpu *d;
+    const dev_op *op;
+    kern_matmul matmul;
+    size_t pieces; /* per row, where rows are cut */
+    uint32_t heads_per_item;
+} cpu_task;
+
+static void *view_row(dev_view v, size_t r)
+{
+    return (uint8_t *)v.data + r * v.stride;
+}
+
+static void *worker_scratch(const dev_cpu *d, uint32_t worker)
+{
+    return d->scratch + (size_t)worker * d->scratch_stride;
+}
+
+/* Runs fn over [0, n). cost: the whole work in simple element operations. */
+static void cpu_split(const dev_cpu *d, base_task_fn fn, cpu_task *task, size_t n, size_t grain, size_t cost)
+{
+    if (n == 0) return;
+    if (d->n_threads == 1 || cost < INLINE_COST || n <= grain)
+        fn(task, 0, 0, n);
+    else
+        base_pool_run(d->pool, fn, task, n, grain);
+}
+
+/* Rows per task such that each worker gets several tasks and the last ones end at nearly the same time. */
+static size_t row_grain(const dev_cpu *d, size_t n)
+{
+    return base_max(1, n / ((size_t)d->n_threads * 4));
+}
+
+static void matmul_rows(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    size_t rows = t->op->row_end - t->op->row_begin;
+
+    t->d->kern->matmul(&t->matmul, begin * ROW_GROUP, base_min(end * ROW_GROUP, rows),
+                       worker_scratch(t->d, worker));
+}
+
+static void run_matmul(cpu_task *t)
+{
+    const dev_op *op = t->op;
+    size_t rows = op->row_end - op->row_begin;
+    size_t groups = (rows + ROW_GROUP - 1) / ROW_GROUP;
+    size_t cost = rows * (op->cols / 8 + 1) * op->n_rows;
+
+    /* w.data is row row_begin: outputs and bias move there, and the kernel counts from 0. */
+    t->matmul = (kern_matmul){
+        .dtype = op->dtype,
+        .w = op->w.data,
+        .row_bytes = op->w.stride,
+        .k = op->cols,
+        .act = op->a.data,
+        .act_stride = op->a.stride,
+        .n_tokens = op->n_rows,
+        .out = (float *)op->out.data + op->row_begin,
+        .out_stride = op->out.stride / sizeof(float),
+        .bias = op->bias != NULL ? op->bias + op->row_begin : NULL,
+    };
+    cpu_split(t->d, matmul_rows, t, groups, row_grain(t->d, groups), cost);
+}
+
+static void dequantize_rows(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+
+    (void)worker;
+    for (size_t r = begin; r < end; r++) {
+        float *y = view_row(op->out, r);
+
+        t->d->kern->dequantize(op->dtype, view_row(op->a, r), op->cols, y);
+        if (op->f[0] != 1.0f) t->d->kern->scale(y, op->cols, op->f[0]);
+    }
+}
+
+static void quantize_rows(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+
+    (void)worker;
+    for (size_t r = begin; r < end; r++)
+        t->d->kern->quantize(kern_act_for(op->dtype), view_row(op->a, r), op->cols, view_row(op->out, r));
+}
+
+static void rms_norm_rows(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+
+    (void)worker;
+    for (size_t r = begin; r < end; r++) {
+        const float *x = view_row(op->a, r);
+        float *y = view_row(op->out, r);
+
+        for (size_t i = 0; i < op->cols; i += op->group)
+            t->d->kern->rms_norm(x + i, op->w.data, op->f[1], op->f[0], op->group, y + i);
+    }
+}
+
+static void rope_table_rows(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+
+    (void)worker;
+    for (size_t r = begin; r < end; r++)
+        kern_rope_table(op->position[r], op->inv_freq, op->n_rot / 2, op->mscale, view_row(op->out, r));
+}
+
+static void rope_rows(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+
+    (void)worker;
+    for (size_t r = begin; r < end; r++)
+        t->d->kern->rope(view_row(op->out, r), op->n_heads, op->head_dim, op->n_rot, view_row(op->b, r),
+                         op->neox);
+}
+
+static kern_kv kv_of(const dev_op *op, size_t r)
+{
+    const dev_kv *kv = &op->kv[op->sequence[r]];
+
+    return (kern_kv){.k = kv->k, .v = kv->v, .dtype = kv->dtype, .capacity = kv->capacity};
+}
+
+static void kv_store_rows(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+
+    (void)worker;
+    for (size_t r = begin; r < end; r++) {
+        kern_kv kv = kv_of(op, r);
+
+        t->d->kern->kv_store(&kv, op->n_kv_heads, op->head_dim, (uint32_t)op->position[r], view_row(op->a, r),
+                             view_row(op->b, r));
+    }
+}
+
+static uint32_t first_position(const dev_op *op, uint32_t last)
+{
+    return op->window != 0 && last >= op->window ? last - op->window + 1 : 0;
+}
+
+/* An item is heads_per_item heads of one row. */
+static void attention_items(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+    size_t per_row = op->n_heads / t->heads_per_item;
+
+    for (size_t i = begin; i < end; i++) {
+        size_t r = i / per_row;
+        uint32_t head = (uint32_t)(i % per_row) * t->heads_per_item;
+        kern_kv kv = kv_of(op, r);
+        kern_attention a = {
+            .q = view_row(op->a, r),
+            .out = view_row(op->out, r),
+            .kv = &kv,
+            .n_heads = op->n_heads,
+            .n_kv_heads = op->n_kv_heads,
+            .head_dim = op->head_dim,
+            .last = (uint32_t)op->position[r],
+            .scale = op->f[0],
+            .softcap = op->f[1],
+        };
+
+        a.first = first_position(op, a.last);
+        t->d->kern->attention(&a, head, head + t->heads_per_item, worker_scratch(t->d, worker));
+    }
+}
+
+static weir_status run_attention(cpu_task *t, weir_error *err)
+{
+    const dev_op *op = t->op;
+    uint32_t shared = op->n_heads / op->n_kv_heads;
+    size_t cost = 0, items;
+
+    for (size_t r = 0; r < op->n_rows; r++) {
+        uint32_t last = (uint32_t)op->position[r];
+        uint32_t n = last - first_position(op, last) + 1;
+
+        if (n > t->d->max_positions)
+            return base_fail(err, WEIR_ERR_INTERNAL, "attention over %u positions, work space for %u", n,
+                             t->d->max_positions);
+        cost += (size_t)n * op->n_heads * op->head_dim / 2;
+    }
+    /* Heads that share K and V go together once there are enough rows to keep all workers busy. */
+    items = op->n_rows * op->n_kv_heads;
+    t->heads_per_item = items >= (size_t)t->d->n_threads * 4 ? shared : 1;
+    items = op->n_rows * (op->n_heads / t->heads_per_item);
+    cpu_split(t->d, attention_items, t, items, 1, cost);
+    return WEIR_OK;
+}
+
+/* Elementwise operations: an item is one piece of one row. */
+static void elementwise_pieces(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+    const kern_table *kern = t->d->kern;
+
+    (void)worker;
+    for (size_t i = begin; i < end; i++) {
+        size_t r = i / t->pieces, from = i % t->pieces * PIECE;
+        size_t n = base_min(PIECE, op->cols - from);
+        const float *a = op->a.data != NULL ? (const float *)view_row(op->a, r) + from : NULL;
+        const float *b = op->b.data != NULL ? (const float *)view_row(op->b, r) + from : NULL;
+        float *y = (float *)view_row(op->out, r) + from;
+
+        switch (op->code) {
+        case DEV_GLU: kern->glu(op->gelu ? KERN_GLU_GELU : KERN_GLU_SILU, a, b, n, y); break;
+        case DEV_ADD: kern->add(a, b, n, y); break;
+        case DEV_SOFTCAP: kern->softcap(y, n, op->f[0]); break;
+        default: kern->scale(y, n, op->f[0]); break;
+        }
+    }
+}
+
+static void run_elementwise(cpu_task *t, size_t cost_each)
+{
+    size_t n;
+
+    t->pieces = (t->op->cols + PIECE - 1) / PIECE;
+    n = t->pieces * t->op->n_rows;
+    cpu_split(t->d, elementwise_pieces, t, n, row_grain(t->d, n), t->op->n_rows * t->op->cols * cost_each);
+}
+
+static void copy_rows(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    const dev_op *op = t->op;
+
+    (void)worker;
+    for (size_t r = begin; r < end; r++)
+        memcpy(view_row(op->out, r), view_row(op->a, op->index[r]), op->cols * sizeof(float));
+}
+
+static void run_rows(cpu_task *t, base_task_fn fn, size_t cost_each)
+{
+    const dev_op *op = t->op;
+
+    cpu_split(t->d, fn, t, op->n_rows, row_grain(t->d, op->n_rows), op->n_rows * op->cols * cost_each);
+}
+
+weir_status dev_cpu_run(dev_device *device, const dev_op *op, weir_error *err)
+{
+    cpu_task t = {.d = (const dev_cpu *)(const void *)device, .op = op};
+
+    switch (op->code) {
+    case DEV_DEQUANT: run_rows(&t, dequantize_rows, 1); break;
+    case DEV_QUANT: run_rows(&t, quantize_rows, 1); break;
+    case DEV_MATMUL:
+        if (op->cols > t.d->max_k)
+            return base_fail(err, WEIR_ERR_INTERNAL, "product with rows of %zu, work space for %zu", op->cols,
+                             t.d->max_k);
+        run_matmul(&t);
+        break;
+    case DEV_RMS_NORM: run_rows(&t, rms_norm_rows, 1); break;
+    case DEV_ROPE_TABLE: run_rows(&t, rope_table_rows, 16); break;
+    case DEV_ROPE: run_rows(&t, rope_rows, 1); break;
+    case DEV_KV_STORE: run_rows(&t, kv_store_rows, 2); break;
+    case DEV_ATTENTION: return run_attention(&t, err);
+    case DEV_GLU: run_elementwise(&t, 3); break;
+    case DEV_ADD: run_elementwise(&t, 1); break;
+    case DEV_COPY_ROWS: run_rows(&t, copy_rows, 1); break;
+    case DEV_SOFTCAP: run_elementwise(&t, 3); break;
+    case DEV_SCALE: run_elementwise(&t, 1); break;
+    default: return base_fail(err, WEIR_ERR_INTERNAL, "the CPU knows no operation %d", (int)op->code);
+    }
+    return WEIR_OK;
+}
