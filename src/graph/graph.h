@@ -33,11 +33,14 @@ weir_status graph_program_create(base_env *env, dev_device *dev, mem_component *
                                  const graph_options *options, graph_program **out, weir_error *err);
 void graph_program_destroy(graph_program *p); /* takes NULL */
 
-/* ---- building: each gives the id of a new activation of max_rows rows (float32) ---- */
+/* ---- building: each gives the id of a new activation of max_rows rows (float32) ----
+ * rope, scale and softcap rewrite their input's memory: x must not be used after them (INTERNAL at the end).
+ */
 graph_id graph_embed(graph_program *p, graph_weight table, float scale);
 graph_id graph_rms_norm(graph_program *p, graph_id x, graph_weight w, uint32_t group /* 0: the row */,
                         float eps, float offset);
-/* bias.id may be MEM_NO_WEIGHT (F32, fixed part). Activations are quantized once per input and form. */
+/* bias.id may be MEM_NO_WEIGHT (else F32, F16 or BF16, fixed part, one row; as norm weights). Activations are
+ * quantized once per input and form. */
 graph_id graph_matmul(graph_program *p, graph_id x, graph_weight w, graph_weight bias);
 /* cos and sin per row; inv_freq (n_rot / 2) must outlive the program. */
 graph_id graph_rope_table(graph_program *p, const double *inv_freq, uint32_t n_rot, double mscale);
@@ -56,9 +59,10 @@ graph_id graph_glu(graph_program *p, graph_id gate, graph_id up, bool gelu);
 graph_id graph_add(graph_program *p, graph_id a, graph_id b);
 graph_id graph_scale(graph_program *p, graph_id x, float s);
 graph_id graph_softcap(graph_program *p, graph_id x, float cap);
-/* The rows of x that are outputs: everything after works on max_outputs rows. */
+/* The rows of x that are outputs: everything after works on max_outputs rows, and is left out of passes
+ * without outputs. May be called for several x; no attention may follow. */
 graph_id graph_select_outputs(graph_program *p, graph_id x);
-/* A point between phases, for --profile ("layers", "head"). */
+/* A point between phases, for --profile ("layers", "head"). The name must outlive the program. */
 void graph_mark_phase(graph_program *p, const char *name);
 
 /* Computes lifetimes and the arena; `result` is what graph_result gives. */
@@ -67,7 +71,7 @@ weir_status graph_finish(graph_program *p, graph_id result, weir_error *err);
 typedef struct graph_info {
     uint64_t arena_bytes;     /* with the chosen alias option */
     uint64_t unaliased_bytes; /* sum of all activations */
-    uint64_t staging_bytes;   /* gathered embedding rows */
+    uint64_t staging_bytes;   /* gathered embedding rows: a part of unaliased_bytes */
     uint64_t weight_bytes;    /* read by one pass with outputs */
     uint64_t macs_per_row;    /* multiply-adds of the products */
     uint32_t n_ops, n_tensors;
