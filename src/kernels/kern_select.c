@@ -158,7 +158,8 @@ size_t kern_act_row_bytes(kern_act act, size_t k)
  * rest. */
 size_t kern_scratch_bytes(size_t k)
 {
-    return size_of(k / 16 + 1, 16 * 16 + 16 * 8, 4096);
+    size_t bytes = size_of(k / 16 + 1, 16 * 16 + 16 * 8, 4096);
+    return bytes > KERN_SCRATCH_MIN ? bytes : KERN_SCRATCH_MIN;
 }
 
 size_t kern_attention_scratch_bytes(uint32_t n_positions, uint32_t head_dim)

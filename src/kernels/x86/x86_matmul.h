@@ -1,0 +1,192 @@
+/* Quantized matrix products: packs a band of rows over a stretch of k, then runs tiles over all tokens. The
+ * sums of unfinished outputs wait in the output itself, so scratch does not grow with k or the number of
+ * tokens, and stretches change no bit: each output's chain goes on where it stopped. */
+#ifndef WEIR_X86_MATMUL_H
+#define WEIR_X86_MATMUL_H
+
+#include "kernels/kern_tables.h"
+#include "x86_tile.h"
+#include "x86_dot.h"
+
+typedef struct quant_type {
+    uint16_t block, block_bytes, panel_bytes;
+    uint8_t sub;  /* elements per sub-block: 32, 16 */
+    uint8_t bias; /* added to the weights */
+    bool min;
+    pack_fn *pack;
+    tile_fn *const *tiles;
+} quant_type;
+
+/* Few tokens: narrow bands and short stretches that stay in the first cache on their way from memory. Many:
+ * each packed weight is used for every token, so pack as much as the second cache likes. */
+#define FEW_TOKENS  6
+#define FEW_K       512
+#define BAND_PANELS 4
+static_assert((size_t)BAND_PANELS * (TILE_K / 256) * PANEL_256_MIN <= KERN_SCRATCH_MIN,
+              "a band fits scratch");
+static_assert((size_t)BAND_PANELS * (TILE_K / 32) * PANEL_32_MIN <= KERN_SCRATCH_MIN, "a band fits scratch");
+
+static const quant_type *quant_type_of(uint32_t dtype)
+{
+    static const quant_type q8_0 = {32, 34, PANEL_32, 32, V_WIDE_BIAS, false, pack_q8_0, tile_wide};
+    static const quant_type q4_0 = {32, 18, PANEL_32, 32, 8, false, pack_q4_0, tile_plain};
+    static const quant_type q4_1 = {32, 20, PANEL_32_MIN, 32, 0, true, pack_q4_1, tile_min};
+    static const quant_type q5_0 = {32, 22, PANEL_32, 32, 16, false, pack_q5_0, tile_plain};
+    static const quant_type q5_1 = {32, 24, PANEL_32_MIN, 32, 0, true, pack_q5_1, tile_min};
+    static const quant_type iq4_nl = {32, 18, PANEL_32, 32, V_WIDE_BIAS, false, pack_iq4_nl, tile_wide};
+    static const quant_type mxfp4 = {32, 17, PANEL_32, 32, V_WIDE_BIAS, false, pack_mxfp4, tile_wide};
+    static const quant_type q2_k = {256, 84, PANEL_256_MIN, 16, 0, true, pack_q2_k, tile_k16_min};
+    static const quant_type q3_k = {256, 110, PANEL_256, 16, 4, false, pack_q3_k, tile_k16};
+    static const quant_type q4_k = {256, 144, PANEL_K32_MIN, 32, 0, true, pack_q4_k, tile_k32_min};
+    static const quant_type q5_k = {256, 176, PANEL_K32_MIN, 32, 0, true, pack_q5_k, tile_k32_min};
+    static const quant_type q6_k = {256, 210, PANEL_256, 16, 32, false, pack_q6_k, tile_k16};
+    static const quant_type iq4_xs = {256,         136,   PANEL_K32,   32,
+                                      V_WIDE_BIAS, false, pack_iq4_xs, tile_k32_wide};
+    switch (dtype) {
+    case BASE_Q8_0: return &q8_0;
+    case BASE_Q4_0: return &q4_0;
+    case BASE_Q4_1: return &q4_1;
+    case BASE_Q5_0: return &q5_0;
+    case BASE_Q5_1: return &q5_1;
+    case BASE_IQ4_NL: return &iq4_nl;
+    case BASE_MXFP4: return &mxfp4;
+    case BASE_Q2_K: return &q2_k;
+    case BASE_Q3_K: return &q3_k;
+    case BASE_Q4_K: return &q4_k;
+    case BASE_Q5_K: return &q5_k;
+    case BASE_Q6_K: return &q6_k;
+    case BASE_IQ4_XS: return &iq4_xs;
+    default: return NULL;
+    }
+}
+
+/* out[i] = factor x in[i] */
+static void multiply_sums(int32_t *out, const int32_t *in, size_t n, int32_t factor)
+{
+    size_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES) v_storei(out + i, v_mul32(v_loadi(in + i), v_set32(factor)));
+    for (; i < n; i++) out[i] = factor * in[i];
+}
+static void multiply_shifts(float *out, const float *d, const int32_t *sum, size_t n)
+{
+    size_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES) v_store(out + i, v_mul(v_load(d + i), v_float(v_loadi(sum + i))));
+    for (; i < n; i++) out[i] = d[i] * (float)sum[i];
+}
+/* Sums of 16 elements, 16 per block, to int16 in the order of PAIRS: (0, 2), (1, 3) of each four sub-blocks.
+ * 32 x 127 fits easily. */
+static void pair_sums(int16_t *out, const int32_t *sum, size_t n_blocks, int sub)
+{
+    const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1);
+    for (size_t i = 0; i < 4 * n_blocks; i += sub / 16) {
+        __m128i s = _mm_loadu_si128((const __m128i *)(const void *)(sum + 4 * i));
+        if (sub == 32)
+            s = _mm_hadd_epi32(s, _mm_loadu_si128((const __m128i *)(const void *)(sum + 4 * i + 4)));
+        _mm_storel_epi64((__m128i *)(void *)out, _mm_shuffle_epi8(s, order));
+        out += 4;
+    }
+}
+
+/* The parts of tile_tokens that the type needs, for k0 ... k0 + n of n_tokens rows. */
+static void prepare_tokens(const quant_type *type, const char *act, size_t act_stride, size_t k, size_t k0,
+                           size_t n, size_t n_tokens, tile_tokens *tokens)
+{
+    for (size_t t = 0; t < n_tokens; t++) {
+        const char *row = act + t * act_stride;
+        if (type->block == 32) {
+            const int32_t *sum = kern_act_sum(row, k, 32) + k0 / 32;
+            if (type->min)
+                multiply_shifts(tokens->shift[t], kern_act_d(row, k) + k0 / 32, sum, n / 32);
+            else
+                multiply_sums(tokens->start[t], sum, n / 32, -type->bias);
+            continue;
+        }
+        const int32_t *sum = kern_act_sum(row, k, 256) + k0 / 16;
+        if (type->min) {
+            pair_sums(tokens->pairs[t], sum, n / 256, type->sub);
+        } else if (type->sub == 16) {
+            multiply_sums(tokens->start[t], sum, n / 16, -type->bias);
+        } else {
+            for (size_t i = 0; i < n / 32; i++)
+                tokens->start[t][i] = -type->bias * (sum[2 * i] + sum[2 * i + 1]);
+        }
+    }
+}
+
+/* Rows beyond the last repeat it: their lanes are computed and not stored. */
+static void set_rows(const kern_matmul *m, size_t row, size_t n_rows, row_set *s)
+{
+    int32_t at[V_LANES];
+    for (size_t r = 0; r < V_LANES; r++) {
+        size_t i = r < n_rows ? r : n_rows - 1;
+        s->row[r] = (const uint8_t *)m->w + (row + i) * m->row_bytes;
+        at[r] = (int32_t)(i * m->row_bytes);
+    }
+    s->at = v_loadi(at);
+}
+
+/* All tokens with the packed band of rows [row, row + n_rows) over k0 ... k0 + n. */
+static void band_tokens(const kern_matmul *m, const quant_type *type, size_t row, size_t n_rows, size_t k0,
+                        size_t n, const char *panels, size_t panel_stride, tile_tokens *tokens)
+{
+    static const size_t shapes[TILE_SHAPES] = {1, 2, 4, 6};
+    tile_args a = {.panel_stride = panel_stride,
+                   .act_stride = m->act_stride,
+                   .tokens = tokens,
+                   .n_blocks = n / type->block,
+                   .out_stride = m->out_stride,
+                   .first = k0 == 0};
+    for (size_t t = 0; t < m->n_tokens;) {
+        int shape = TILE_SHAPES - 1;
+        while (shapes[shape] > m->n_tokens - t || !type->tiles[shape]) shape--;
+        const char *act = (const char *)m->act + t * m->act_stride;
+        prepare_tokens(type, act, m->act_stride, m->k, k0, n, shapes[shape], tokens);
+        a.q = act + k0;
+        a.d = (const char *)(kern_act_d(act, m->k) + k0 / type->block);
+        for (size_t r = 0; r < n_rows;) {
+            bool two = n_rows - r > V_LANES;
+            a.panel = panels + r / V_LANES * panel_stride;
+            a.out = m->out + t * m->out_stride + row + r;
+            a.bias = m->bias && k0 + n == m->k ? m->bias + row + r : NULL;
+            a.n_rows = n_rows - r;
+            type->tiles[shape + (two ? TILE_SHAPES : 0)](&a);
+            r += two ? 2 * V_LANES : V_LANES;
+        }
+        t += shapes[shape];
+    }
+}
+
+static void matmul_quant(const kern_matmul *m, const quant_type *type, size_t row_begin, size_t row_end,
+                         void *scratch)
+{
+    bool few = m->n_tokens <= FEW_TOKENS;
+    size_t band = few ? V_LANES : BAND_PANELS * V_LANES, stretch = few ? FEW_K : TILE_K;
+    tile_tokens tokens;
+    char *panels = scratch;
+    for (size_t row = row_begin; row < row_end; row += band) {
+        size_t n_rows = row_end - row < band ? row_end - row : band;
+        for (size_t k0 = 0; k0 < m->k; k0 += stretch) {
+            size_t n = m->k - k0 < stretch ? m->k - k0 : stretch;
+            size_t panel_stride = n / type->block * type->panel_bytes;
+            for (size_t r = 0; r < n_rows; r += V_LANES) {
+                row_set s;
+                set_rows(m, row + r, n_rows - r, &s);
+                type->pack(&s, k0 / type->block, n / type->block, panels + r / V_LANES * panel_stride);
+            }
+            band_tokens(m, type, row, n_rows, k0, n, panels, panel_stride, &tokens);
+        }
+    }
+}
+
+static void matmul_any(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch)
+{
+    const quant_type *type = quant_type_of(m->dtype);
+    if (m->k == 0 || m->row_bytes > INT32_MAX / V_LANES)
+        kern_ref_matmul(m, row_begin, row_end, scratch);
+    else if (type)
+        matmul_quant(m, type, row_begin, row_end, scratch);
+    else if (kern_act_for(m->dtype) == KERN_ACT_F32)
+        matmul_floats(m, row_begin, row_end);
+}
+
+#endif

@@ -1,0 +1,288 @@
+/* Vector layer of the AVX-512 kernels: sixteen lanes of 32 bits. x86_vec_avx2.h gives the same names with
+ * eight lanes; the algorithms (x86_pack.h, x86_tile.h, ...) are written once over either.
+ *
+ * v_dot adds the four products of unsigned weight bytes and signed activation bytes of each lane: exact. */
+#ifndef WEIR_X86_VEC_AVX512_H
+#define WEIR_X86_VEC_AVX512_H
+
+#include "kernels/kern_math.h"
+
+#include <immintrin.h>
+
+#define V_NAME(x) x##_avx512
+#define V_LANES   16
+#define V_BYTES   64
+/* Tiles of outputs: two vectors of rows by so many tokens. */
+#define V_TILE_TOKENS 6
+/* Tokens of a tile of float weights. */
+#define V_DOT_TOKENS 6
+/* Weights that need all eight bits are kept as value + 128. */
+#define V_WIDE_BIAS 128
+#define V_INLINE    static inline __attribute__((always_inline, unused))
+#if defined(__clang__)
+#define V_UNROLL _Pragma("unroll")
+#else
+#define V_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+typedef __m512i vi;
+typedef __m512 vf;
+
+V_INLINE vi v_loadi(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+V_INLINE void v_storei(void *p, vi x)
+{
+    _mm512_storeu_si512(p, x);
+}
+V_INLINE vf v_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+V_INLINE void v_store(float *p, vf x)
+{
+    _mm512_storeu_ps(p, x);
+}
+V_INLINE __mmask16 v_mask(size_t n) /* n <= 16 */
+{
+    return (__mmask16)((1u << n) - 1);
+}
+V_INLINE vf v_load_n(const float *p, size_t n)
+{
+    return _mm512_maskz_loadu_ps(v_mask(n), p);
+}
+V_INLINE void v_store_n(float *p, vf x, size_t n)
+{
+    _mm512_mask_storeu_ps(p, v_mask(n), x);
+}
+V_INLINE vi v_zeroi(void)
+{
+    return _mm512_setzero_si512();
+}
+V_INLINE vf v_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+V_INLINE vi v_set32(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+V_INLINE vi v_set16(int x)
+{
+    return _mm512_set1_epi16((short)x);
+}
+V_INLINE vi v_set8(int x)
+{
+    return _mm512_set1_epi8((char)x);
+}
+V_INLINE vf v_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+V_INLINE vi v_and(vi a, vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+V_INLINE vi v_or(vi a, vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+V_INLINE vi v_xor(vi a, vi b)
+{
+    return _mm512_xor_si512(a, b);
+}
+/* (a & mask) | b */
+V_INLINE vi v_and_or(vi a, vi mask, vi b)
+{
+    return _mm512_ternarylogic_epi32(a, mask, b, 0xea);
+}
+V_INLINE vi v_add32(vi a, vi b)
+{
+    return _mm512_add_epi32(a, b);
+}
+V_INLINE vi v_sub32(vi a, vi b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+V_INLINE vi v_mul32(vi a, vi b)
+{
+    return _mm512_mullo_epi32(a, b);
+}
+/* Shifts take constants. */
+#define v_shr32(x, n) _mm512_srli_epi32(x, n)
+#define v_sar32(x, n) _mm512_srai_epi32(x, n)
+#define v_shl32(x, n) _mm512_slli_epi32(x, n)
+#define v_shr16(x, n) _mm512_srli_epi16(x, n)
+#define v_shl16(x, n) _mm512_slli_epi16(x, n)
+
+V_INLINE vf v_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+V_INLINE vf v_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+V_INLINE vf v_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+/* c - a * b, one rounding */
+V_INLINE vf v_fnma(vf a, vf b, vf c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
+V_INLINE vf v_float(vi x)
+{
+    return _mm512_cvtepi32_ps(x);
+}
+V_INLINE vf v_castf(vi x)
+{
+    return _mm512_castsi512_ps(x);
+}
+V_INLINE vi v_casti(vf x)
+{
+    return _mm512_castps_si512(x);
+}
+/* Shifts by a count per lane; 32 and more give 0. */
+V_INLINE vi v_shrv32(vi x, vi n)
+{
+    return _mm512_srlv_epi32(x, n);
+}
+V_INLINE vi v_shlv32(vi x, vi n)
+{
+    return _mm512_sllv_epi32(x, n);
+}
+/* a < b ? yes : no, signed */
+V_INLINE vi v_less32(vi a, vi b, vi yes, vi no)
+{
+    return _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(a, b), no, yes);
+}
+/* The f16 in the low half of each lane. */
+V_INLINE vf v_half(vi x)
+{
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
+}
+/* Table of 16 bytes by index bytes below 16. */
+V_INLINE vi v_table(const int8_t table[16])
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table));
+}
+V_INLINE vi v_lookup(vi table, vi index)
+{
+    return _mm512_shuffle_epi8(table, index);
+}
+/* Four bytes at p + at[lane]. */
+V_INLINE vi v_gather(const uint8_t *p, vi at)
+{
+    return _mm512_i32gather_epi32(at, p, 1);
+}
+V_INLINE vi v_dot(vi acc, vi w, vi q)
+{
+    return _mm512_dpbusd_epi32(acc, w, q);
+}
+/* The same for wide weights, which are kept plus V_WIDE_BIAS. */
+V_INLINE vi v_dot_wide(vi acc, vi w, vi q)
+{
+    return _mm512_dpbusd_epi32(acc, w, q);
+}
+/* Pairs of signed 16-bit numbers. */
+V_INLINE vi v_dot16(vi acc, vi a, vi b)
+{
+    return _mm512_dpwssd_epi32(acc, a, b);
+}
+/* Signed weight bytes to the form that v_dot_wide takes. */
+V_INLINE vi v_widen(vi w)
+{
+    return _mm512_xor_si512(w, _mm512_set1_epi8(-128));
+}
+/* Bit 4 of byte i of each lane = bit i of the lane's lowest four. */
+V_INLINE vi v_fifth_bits(vi bits)
+{
+    const vi spread =
+        _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010, 0x10000000,
+                          0x10000010, 0x10001000, 0x10001010, 0x10100000, 0x10100010, 0x10101000, 0x10101010);
+    return _mm512_permutexvar_epi32(bits, spread);
+}
+
+/* Weights and cache values as floats: V_LANES, or n of them continued with zeros. */
+V_INLINE vf v_load_f16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+V_INLINE vf v_load_f16_n(const uint8_t *p, size_t n)
+{
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v_mask(n), p));
+}
+V_INLINE vf v_load_bf16(const uint8_t *p)
+{
+    vi x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return v_castf(v_shl32(x, 16));
+}
+V_INLINE vf v_load_bf16_n(const uint8_t *p, size_t n)
+{
+    vi x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_mask(n), p));
+    return v_castf(v_shl32(x, 16));
+}
+/* kern_lane_tree of sixteen lanes, kept in 16 / V_LANES vectors. */
+V_INLINE float v_tree(const vf *lanes)
+{
+    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(lanes[0]), _mm512_extractf32x8_ps(lanes[0], 1));
+    __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+/* Transposes 4 x 4 dwords in each quarter. */
+V_INLINE void v_transpose4(vi a[4])
+{
+    vi t0 = _mm512_unpacklo_epi32(a[0], a[1]), t1 = _mm512_unpackhi_epi32(a[0], a[1]);
+    vi t2 = _mm512_unpacklo_epi32(a[2], a[3]), t3 = _mm512_unpackhi_epi32(a[2], a[3]);
+    a[0] = _mm512_unpacklo_epi64(t0, t2);
+    a[1] = _mm512_unpackhi_epi64(t0, t2);
+    a[2] = _mm512_unpacklo_epi64(t1, t3);
+    a[3] = _mm512_unpackhi_epi64(t1, t3);
+}
+V_INLINE __m128i v_load128(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+V_INLINE __m256i v_load256(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+/* out[g], lane r: dword g of the 16 bytes at rows[r] + at. */
+V_INLINE void v_load_rows16(const uint8_t *const *rows, size_t at, vi out[4])
+{
+    V_UNROLL for (int j = 0; j < 4; j++)
+    {
+        vi x = _mm512_castsi128_si512(v_load128(rows[j] + at));
+        x = _mm512_inserti32x4(x, v_load128(rows[4 + j] + at), 1);
+        x = _mm512_inserti32x4(x, v_load128(rows[8 + j] + at), 2);
+        out[j] = _mm512_inserti32x4(x, v_load128(rows[12 + j] + at), 3);
+    }
+    v_transpose4(out);
+}
+/* out[g], lane r: dword g of the 32 bytes at rows[r] + at. */
+V_INLINE void v_load_rows32(const uint8_t *const *rows, size_t at, vi out[8])
+{
+    vi x[4], y[4];
+    V_UNROLL for (int j = 0; j < 4; j++)
+    {
+        x[j] = _mm512_inserti64x4(_mm512_castsi256_si512(v_load256(rows[j] + at)),
+                                  v_load256(rows[4 + j] + at), 1);
+        y[j] = _mm512_inserti64x4(_mm512_castsi256_si512(v_load256(rows[8 + j] + at)),
+                                  v_load256(rows[12 + j] + at), 1);
+    }
+    v_transpose4(x);
+    v_transpose4(y);
+    /* Quarters of x now: rows 0-3 dword j, rows 0-3 dword 4 + j, rows 4-7 dword j, rows 4-7 dword 4 + j. */
+    V_UNROLL for (int j = 0; j < 4; j++)
+    {
+        out[j] = _mm512_shuffle_i64x2(x[j], y[j], 0x88);
+        out[4 + j] = _mm512_shuffle_i64x2(x[j], y[j], 0xdd);
+    }
+}
+
+#endif
