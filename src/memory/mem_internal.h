@@ -1,0 +1,214 @@
+/* What the files of memory share among themselves and nobody else sees.
+ *
+ *   mem_component.c  registration      mem_plan.c   sizes and cuts, pure
+ *   mem_place.c      loading           mem_stream.c the ring that streamed tiles pass through
+ *   mem_rows.c       rows by number
+ *
+ * The rules of the shared state are in README.md. */
+#ifndef WEIR_MEM_INTERNAL_H
+#define WEIR_MEM_INTERNAL_H
+
+#include "memory.h"
+
+#define MEM_PAGE_BYTES         4096
+#define MEM_ROW_GROUP          16 /* rows that kernels take together; tiles are cut at multiples */
+#define MEM_SMALL_BYTES        (UINT64_C(64) << 10) /* R4.3: smaller units are fixed; also the smallest tile */
+#define MEM_TILE_MAX_BYTES     (UINT64_C(4) << 20)
+#define MEM_RING_MAX_BYTES     (UINT64_C(32) << 20)
+#define MEM_BUFFERED_ALIGN     64 /* of what is not read directly: a cache line */
+#define MEM_MAX_ENTRIES        128
+#define MEM_MAX_HELD           2
+#define MEM_ROW_SLOTS          64
+#define MEM_ROW_STAGING_BYTES  (UINT64_C(256) << 10)
+#define MEM_ROW_SLOT_MAX_BYTES (UINT64_C(64) << 10)
+#define MEM_TOTAL_MAX_BYTES    (UINT64_C(1) << 60)
+#define MEM_NO_RANK            UINT32_MAX
+#define MEM_RESIDENT_SLOT      UINT32_MAX
+
+typedef struct mem_weight {
+    char *name;
+    base_file *file;
+    uint32_t file_index;
+    uint32_t unit;
+    uint64_t offset;
+    uint64_t bytes;
+    uint64_t row_bytes;
+    uint32_t n_rows;
+    bool streamable;
+    bool by_row;
+    bool fixed;    /* set by seal: wholly in the fixed block */
+    uint32_t rank; /* set by seal: place in the order of R4.5; MEM_NO_RANK when it never streams */
+    /* set by mem_place */
+    const uint8_t *data;    /* the first resident_rows rows; NULL when none is */
+    uint32_t resident_rows; /* of the fixed or the resident block */
+    uint32_t tile_rows;     /* rows of each streamed tile, the last may have fewer */
+} mem_weight;
+
+typedef struct mem_unit {
+    char *name;
+    mem_mark mark;
+    uint64_t bytes;
+    uint64_t streamable_bytes;
+    uint32_t n_weights;
+} mem_unit;
+
+/* A weight's place in the files, for walking them in order. */
+typedef struct mem_span {
+    uint32_t file_index;
+    uint32_t weight;
+    uint64_t offset;
+} mem_span;
+
+/* What is resident: all weights of a rank below `rank`, and the first `rows` rows of the one at `rank`. */
+typedef struct mem_cut {
+    uint32_t rank;
+    uint32_t rows;
+} mem_cut;
+
+typedef enum mem_part { MEM_PART_FIXED, MEM_PART_RESIDENT } mem_part;
+
+/* One stretch of a file that lies in a block of memory in one piece: [begin, end) at position pos. */
+typedef struct mem_run {
+    base_file *file;
+    uint64_t begin, end; /* rounded outwards; end may pass the end of the file */
+    uint64_t need_end;   /* last byte that a weight has */
+    uint64_t pos;
+    uint32_t first, last; /* of mem_component.by_offset */
+} mem_run;
+
+typedef enum mem_entry_state {
+    MEM_ENTRY_EMPTY,   /* its bytes can be taken back */
+    MEM_ENTRY_WAITING, /* has its place in the ring, not queued yet */
+    MEM_ENTRY_READING, /* the kernel may write into it */
+    MEM_ENTRY_READY,
+    MEM_ENTRY_FAILED, /* read again, at once, when it is wanted */
+    MEM_ENTRY_HELD
+} mem_entry_state;
+
+/* A queued read of ours; `done` is called when it ended, whatever its status. */
+typedef struct mem_request {
+    base_aio_read read;
+    void (*done)(mem_component *c, struct mem_request *r);
+} mem_request;
+
+/* One tile in the ring. */
+typedef struct mem_entry {
+    mem_request request; /* first, so that a request gives its entry */
+    mem_weight_id weight;
+    uint32_t tile;
+    size_t order_index; /* where the order of the pass asks for it */
+    uint64_t pos, len;  /* in the ring */
+    uint32_t skip;      /* of the tile's first byte behind pos */
+    mem_entry_state state;
+    bool dropped; /* nobody wants it; becomes EMPTY as soon as its read ended */
+} mem_entry;
+
+typedef struct mem_row_slot {
+    mem_request request;
+    size_t index; /* of the row in the caller's list */
+    uint32_t row;
+    uint32_t skip;
+    bool reading;
+    bool ended;
+} mem_row_slot;
+
+/* The tile that is prefetched next: order[index], tile. */
+typedef struct mem_cursor {
+    size_t index;
+    uint32_t tile;
+    bool valid; /* false: nothing in the order streams */
+} mem_cursor;
+
+/* First in, first out: entries[first % MAX] ... entries[(first + n - 1) % MAX], in ring order. */
+typedef struct mem_stream {
+    uint8_t *ring; /* NULL when nothing streams */
+    uint64_t ring_bytes;
+    uint64_t head; /* behind the newest entry */
+    mem_entry *entries;
+    uint32_t first;
+    uint32_t n;
+    uint32_t n_held;
+    const mem_weight_id *order; /* NULL outside a pass */
+    size_t n_order;
+    size_t at; /* index in the order of the tile that was acquired last */
+    mem_cursor cursor;
+    bool in_pass;
+    atomic_bool *cancel;
+} mem_stream;
+
+typedef struct mem_rows {
+    mem_row_slot *slots;
+    uint8_t *staging;
+    uint32_t n_slots;
+    uint64_t slot_bytes;
+    uint32_t n_reading;
+} mem_rows;
+
+struct mem_component {
+    base_env *env;
+    char *name;
+    mem_kind kind;
+    bool sealed;
+    uint32_t n_units, cap_units;
+    mem_unit *units;
+    uint32_t n_weights, cap_weights;
+    mem_weight *weights;
+    uint32_t n_files, cap_files;
+    base_file **files;
+    uint64_t total_bytes; /* of all weights, at most MEM_TOTAL_MAX_BYTES */
+    /* set by seal */
+    uint32_t align;      /* of offsets and places of what streams or stays: the coarsest of all files */
+    mem_span *by_offset; /* n_weights */
+    uint32_t *by_rank;   /* n_ranks weights in the order of R4.5 */
+    uint32_t n_ranks;
+    uint64_t streamable_bytes; /* of all ranked weights */
+    /* set by mem_place */
+    bool placed;
+    mem_plan plan;
+    uint8_t *fixed;
+    uint8_t *resident;
+    uint8_t *control; /* entries, row slots and staging; plan.io_bytes */
+    base_aio *aio;    /* NULL when nothing is ever read again */
+    uint32_t depth;
+    mem_stream stream;
+    mem_rows rows;
+    mem_stats stats;
+};
+
+/* Bytes of the control block and where its parts lie. Zero bytes when nothing is read after placing. */
+typedef struct mem_control {
+    uint64_t entries_bytes;
+    uint64_t slots_bytes;
+    uint64_t staging_bytes;
+    uint64_t total_bytes; /* whole pages */
+    uint32_t n_slots;
+    uint64_t slot_bytes;
+} mem_control;
+
+/* ---- mem_plan.c ---- */
+/* Everything that follows from a budget. */
+typedef struct mem_decision {
+    mem_plan plan;
+    mem_cut cut;
+    uint64_t tile_target; /* what mem_tile_rows is asked with */
+    mem_control control;
+} mem_decision;
+weir_status mem_decide(const mem_component *c, uint64_t budget_bytes, mem_decision *out, weir_error *err);
+/* Rows of a weight that belong to a part under a cut. */
+uint32_t mem_part_rows(const mem_weight *w, mem_part part, const mem_cut *cut);
+/* Lays a part out; gives its bytes (whole pages). runs may be NULL, else has room for all weights. */
+uint64_t mem_layout(const mem_component *c, mem_part part, const mem_cut *cut, mem_run *runs,
+                    uint32_t *n_runs);
+/* Rows of each streamed tile when `rest` rows stream. */
+uint32_t mem_tile_rows(const mem_weight *w, uint32_t rest, uint64_t tile_target);
+
+/* ---- mem_stream.c ---- */
+/* Takes one ended read, if any, and tells its owner. Errors are those of waiting itself, not of the read. */
+weir_status mem_reap(mem_component *c, bool block, bool *got, weir_error *err);
+/* Reads at once, past the queue, and leaves nothing in the page cache. */
+weir_status mem_read_now(mem_component *c, base_file *file, uint64_t offset, void *buf, size_t len,
+                         weir_error *err);
+bool mem_is_cancelled(const atomic_bool *cancel);
+weir_status mem_fail_cancelled(const mem_component *c, weir_error *err);
+
+#endif

@@ -1,0 +1,324 @@
+/* Placing: allocates what a plan says and reads the fixed part and the resident tiles straight into place.
+ *
+ * Each run of the layout lies at the same offset within a block as in the file, so large queued direct reads
+ * need no second copy, and nothing stays in the page cache. */
+#include "mem_internal.h"
+
+#include <string.h>
+
+#define LOAD_REQUESTS        32
+#define LOAD_CHUNK_BYTES     (UINT64_C(4) << 20)
+#define LOAD_IN_FLIGHT_BYTES (UINT64_C(32) << 20)
+#define DEFAULT_DEPTH        64
+
+typedef struct loader loader;
+
+typedef struct load_request {
+    mem_request request; /* first, so that a request gives its load_request */
+    loader *owner;
+    bool busy;
+    bool ended;
+} load_request;
+
+struct loader {
+    mem_component *c;
+    const mem_place_options *options;
+    uint8_t *block;
+    const mem_run *runs;
+    uint32_t n_runs;
+    uint32_t run;  /* read next */
+    uint64_t from; /* offset in it */
+    uint64_t in_flight_bytes;
+    uint64_t done_bytes, total_bytes;
+    load_request requests[LOAD_REQUESTS];
+};
+
+static void load_ended(mem_component *c, mem_request *r)
+{
+    (void)c;
+    ((load_request *)r)->ended = true;
+}
+
+/* The next stretch to read; false behind the last. */
+static bool next_chunk(loader *l, base_aio_read *out)
+{
+    while (l->run < l->n_runs) {
+        const mem_run *run = &l->runs[l->run];
+        uint64_t begin = run->begin + l->from;
+        if (begin >= run->need_end) {
+            l->run++;
+            l->from = 0;
+            continue;
+        }
+        uint64_t end = base_min(begin + LOAD_CHUNK_BYTES, run->end);
+        l->from = end - run->begin;
+        *out = (base_aio_read){.file = run->file,
+                               .offset = begin,
+                               .buf = l->block + run->pos + (begin - run->begin),
+                               .len = end - begin,
+                               .need = base_min(end, run->need_end) - begin};
+        return true;
+    }
+    return false;
+}
+
+/* Takes what a request has read, reading it once more where that failed. */
+static weir_status finish_chunk(loader *l, load_request *q, weir_error *err)
+{
+    base_aio_read *r = &q->request.read;
+    weir_status status = WEIR_OK;
+    q->busy = q->ended = false;
+    l->in_flight_bytes -= r->len;
+    if (r->status != WEIR_OK) status = mem_read_now(l->c, r->file, r->offset, r->buf, r->need, err);
+    if (status != WEIR_OK) return status;
+    l->done_bytes += r->need;
+    if (l->options->progress != NULL)
+        l->options->progress(l->options->progress_arg, l->done_bytes, l->total_bytes);
+    return WEIR_OK;
+}
+
+/* Queues chunks while there is a free request; *more is false when all were queued. */
+static void queue_chunks(loader *l, bool *more)
+{
+    for (uint32_t i = 0; i < LOAD_REQUESTS && *more; i++) {
+        load_request *q = &l->requests[i];
+        if (q->busy || base_aio_in_flight(l->c->aio) >= l->c->depth) continue;
+        if (l->in_flight_bytes >= LOAD_IN_FLIGHT_BYTES) return;
+        if (!next_chunk(l, &q->request.read)) {
+            *more = false;
+            return;
+        }
+        q->request.read.user = &q->request;
+        q->request.done = load_ended;
+        q->busy = true;
+        l->in_flight_bytes += q->request.read.len;
+        l->c->stats.n_reads++;
+        weir_status status = base_aio_submit(l->c->aio, &q->request.read, NULL);
+        if (status == WEIR_OK) continue;
+        /* finish_chunk reads it without the queue. */
+        q->request.read.status = status;
+        q->ended = true;
+    }
+}
+
+/* On failure reads may still be on their way: destroy the queue before the block. */
+static weir_status load_block(loader *l, weir_error *err)
+{
+    bool more = true;
+    for (;;) {
+        if (mem_is_cancelled(l->options->cancel)) return mem_fail_cancelled(l->c, err);
+        queue_chunks(l, &more);
+        bool any = false;
+        for (uint32_t i = 0; i < LOAD_REQUESTS; i++) {
+            load_request *q = &l->requests[i];
+            if (!q->busy || !q->ended) continue;
+            any = true;
+            weir_status status = finish_chunk(l, q, err);
+            if (status != WEIR_OK) return status;
+        }
+        if (any) continue;
+        if (l->in_flight_bytes == 0 && !more) return WEIR_OK;
+        bool got;
+        weir_status status = mem_reap(l->c, true, &got, err);
+        if (status != WEIR_OK) return status;
+    }
+}
+
+/* Lets the weights of a part point at their rows. */
+static void point_weights(mem_component *c, mem_part part, const mem_cut *cut, const mem_run *runs,
+                          uint32_t n_runs, const uint8_t *block)
+{
+    for (uint32_t r = 0; r < n_runs; r++) {
+        for (uint32_t i = runs[r].first; i <= runs[r].last; i++) {
+            mem_weight *w = &c->weights[c->by_offset[i].weight];
+            uint32_t rows = mem_part_rows(w, part, cut);
+            if (rows == 0) continue;
+            w->resident_rows = rows;
+            w->data = block + runs[r].pos + (w->offset - runs[r].begin);
+        }
+    }
+}
+
+static uint64_t needed_bytes(const mem_run *runs, uint32_t n_runs)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n_runs; i++) bytes += runs[i].need_end - runs[i].begin;
+    return bytes;
+}
+
+/* Lays out and reads both parts. runs has room for all weights. */
+static weir_status load_parts(mem_component *c, const mem_decision *d, const mem_place_options *options,
+                              loader *l, mem_run *runs, weir_error *err)
+{
+    uint32_t n_fixed, n_resident;
+    mem_layout(c, MEM_PART_FIXED, &d->cut, runs, &n_fixed);
+    mem_run *resident_runs = runs + n_fixed;
+    mem_layout(c, MEM_PART_RESIDENT, &d->cut, resident_runs, &n_resident);
+    l->c = c;
+    l->options = options;
+    l->total_bytes = needed_bytes(runs, n_fixed + n_resident);
+    l->block = c->fixed;
+    l->runs = runs;
+    l->n_runs = n_fixed;
+    weir_status status = load_block(l, err);
+    if (status != WEIR_OK) return status;
+    l->block = c->resident;
+    l->runs = resident_runs;
+    l->n_runs = n_resident;
+    l->run = 0;
+    l->from = 0;
+    status = load_block(l, err);
+    if (status != WEIR_OK) return status;
+    point_weights(c, MEM_PART_FIXED, &d->cut, runs, n_fixed, c->fixed);
+    point_weights(c, MEM_PART_RESIDENT, &d->cut, resident_runs, n_resident, c->resident);
+    c->stats.load_bytes = l->done_bytes;
+    return WEIR_OK;
+}
+
+static weir_status load_all(mem_component *c, const mem_decision *d, const mem_place_options *options,
+                            weir_error *err)
+{
+    double start = base_now(c->env);
+    weir_error local = {0};
+    mem_run *runs = NULL;
+    loader *l = base_alloc(c->env, BASE_TAG_IO, sizeof *l, &local);
+    if (l == NULL) goto done;
+    runs = base_alloc_array(c->env, BASE_TAG_METADATA, c->n_weights, sizeof *runs, &local);
+    if (runs == NULL) goto done;
+    load_parts(c, d, options, l, runs, &local);
+    /* The queue knows the loader's requests and buffers: it ends before they do. */
+    if (local.code != WEIR_OK) {
+        base_aio_destroy(c->aio);
+        c->aio = NULL;
+    }
+    c->stats.load_seconds = base_now(c->env) - start;
+
+done:
+    base_free(c->env, runs);
+    base_free(c->env, l);
+    if (local.code != WEIR_OK && err != NULL) *err = local;
+    return local.code;
+}
+
+/* One allocation each, of exactly the bytes that the plan names; none of zero bytes. */
+static weir_status allocate(mem_component *c, const mem_decision *d, weir_error *err)
+{
+    const mem_plan *p = &d->plan;
+    base_env *env = c->env;
+    if (p->fixed_bytes != 0) {
+        c->fixed = base_pages_alloc(env, BASE_TAG_WEIGHTS_FIXED, p->fixed_bytes, true, err);
+        if (c->fixed == NULL) return WEIR_ERR_OUT_OF_MEMORY;
+    }
+    if (p->resident_bytes != 0) {
+        c->resident = base_pages_alloc(env, BASE_TAG_WEIGHTS_RESIDENT, p->resident_bytes, true, err);
+        if (c->resident == NULL) return WEIR_ERR_OUT_OF_MEMORY;
+    }
+    if (p->ring_bytes != 0) {
+        c->stream.ring = base_pages_alloc(env, BASE_TAG_WEIGHTS_SLOTS, p->ring_bytes, true, err);
+        if (c->stream.ring == NULL) return WEIR_ERR_OUT_OF_MEMORY;
+        c->stream.ring_bytes = p->ring_bytes;
+    }
+    const mem_control *k = &d->control;
+    if (k->total_bytes == 0) return WEIR_OK;
+    c->control = base_pages_alloc(env, BASE_TAG_IO, k->total_bytes, false, err);
+    if (c->control == NULL) return WEIR_ERR_OUT_OF_MEMORY;
+    if (k->entries_bytes != 0) c->stream.entries = (mem_entry *)c->control;
+    if (k->n_slots != 0) {
+        uint64_t staging = base_align_up(k->entries_bytes + k->slots_bytes, MEM_PAGE_BYTES);
+        c->rows.slots = (mem_row_slot *)(c->control + k->entries_bytes);
+        c->rows.staging = c->control + staging;
+        c->rows.n_slots = k->n_slots;
+        c->rows.slot_bytes = k->slot_bytes;
+    }
+    return WEIR_OK;
+}
+
+static const char *reader_text(const mem_component *c, const base_aio_options *o)
+{
+    bool direct = !o->buffered;
+    for (uint32_t i = 0; i < c->n_files; i++) direct = direct && base_file_direct_align(c->files[i]) != 0;
+    if (strcmp(base_aio_name(c->aio), "threads") == 0) return direct ? "threads direct" : "threads buffered";
+    return direct ? "io_uring direct" : "io_uring buffered";
+}
+
+/* The decision behind a plan, when the plan is this component's. */
+static weir_status decide_again(mem_component *c, const mem_plan *plan, mem_decision *out, weir_error *err)
+{
+    if (c->placed)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "component %s is placed already; unplace it first",
+                         c->name);
+    weir_status status = mem_decide(c, plan->budget_bytes, out, err);
+    if (status != WEIR_OK) return status;
+    const mem_plan *p = &out->plan;
+    if (p->fixed_bytes != plan->fixed_bytes || p->resident_bytes != plan->resident_bytes ||
+        p->ring_bytes != plan->ring_bytes || p->streamed_bytes != plan->streamed_bytes)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "component %s: the plan is not one of this component", c->name);
+    return WEIR_OK;
+}
+
+weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_options *options,
+                      weir_error *err)
+{
+    mem_decision d;
+    weir_status status = decide_again(c, plan, &d, err);
+    if (status != WEIR_OK) return status;
+    weir_error local = {0};
+    for (uint32_t i = 0; i < c->n_files && local.code == WEIR_OK; i++) base_file_check(c->files[i], &local);
+    if (local.code != WEIR_OK) goto fail;
+    base_aio_options o = options->aio;
+    if (o.depth == 0) o.depth = DEFAULT_DEPTH;
+    if (base_aio_create(c->env, &o, &c->aio, &local) != WEIR_OK) goto fail;
+    c->depth = o.depth;
+    if (allocate(c, &d, &local) != WEIR_OK) goto fail;
+    if (load_all(c, &d, options, &local) != WEIR_OK) goto fail;
+    c->stats.reader = reader_text(c, &o);
+    for (uint32_t i = 0; i < c->n_weights; i++) {
+        mem_weight *w = &c->weights[i];
+        if (w->rank != MEM_NO_RANK && w->resident_rows < w->n_rows)
+            w->tile_rows = mem_tile_rows(w, w->n_rows - w->resident_rows, d.tile_target);
+    }
+    /* Wholly resident: no reader, no thread, no queue stays (R5.8). */
+    if (c->control == NULL) {
+        base_aio_destroy(c->aio);
+        c->aio = NULL;
+    }
+    c->plan = d.plan;
+    c->placed = true;
+    return WEIR_OK;
+
+fail:
+    c->plan = d.plan;
+    mem_unplace(c);
+    if (err != NULL) *err = local;
+    return local.code;
+}
+
+void mem_unplace(mem_component *c)
+{
+    const mem_plan *p = &c->plan;
+    base_aio_destroy(c->aio); /* waits for the reads that still write into the blocks below */
+    base_pages_free(c->env, BASE_TAG_IO, c->control, p->io_bytes);
+    base_pages_free(c->env, BASE_TAG_WEIGHTS_SLOTS, c->stream.ring, p->ring_bytes);
+    base_pages_free(c->env, BASE_TAG_WEIGHTS_RESIDENT, c->resident, p->resident_bytes);
+    base_pages_free(c->env, BASE_TAG_WEIGHTS_FIXED, c->fixed, p->fixed_bytes);
+    c->aio = NULL;
+    c->control = c->fixed = c->resident = NULL;
+    c->stream = (mem_stream){0};
+    c->rows = (mem_rows){0};
+    c->plan = (mem_plan){0};
+    c->stats = (mem_stats){.reader = "none"};
+    c->placed = false;
+    for (uint32_t i = 0; i < c->n_weights; i++) {
+        mem_weight *w = &c->weights[i];
+        w->data = NULL;
+        w->resident_rows = w->tile_rows = 0;
+    }
+}
+
+const void *mem_weight_resident(const mem_component *c, mem_weight_id id)
+{
+    if (id >= c->n_weights) return NULL;
+    const mem_weight *w = &c->weights[id];
+    return w->resident_rows == w->n_rows ? w->data : NULL;
+}

@@ -1,0 +1,244 @@
+/* Planning: what a budget gives, computed from sizes alone.
+ *
+ *   budget  |  fixed part  |  resident ...............  |  ring  |
+ *
+ *   order of R4.5:   whole weights ... | first rows of one weight | the rest streams, tile by tile
+ *                                      ^ the cut
+ *
+ * A part lies in memory as it lies in the files, block by block of `align` bytes, so that every stretch is
+ * read straight into place. The bytes of a cut are therefore those of the blocks it touches, and grow with
+ * the cut. */
+#include "mem_internal.h"
+
+/* The ring is a part of what does not fit: it costs what it holds, since that many bytes more must stream. */
+#define RING_SHARE 4
+/* Tiles that a ring holds: a few reads in flight beside the tile in use. */
+#define RING_TILES 8
+/* Three, so that one of any size finds a free stretch while another is held wherever it may lie. */
+#define RING_MIN_TILES 3
+/* The smallest ring in thousandths of what may stream, and its bound. */
+#define RING_MIN_PERMILLE  15
+#define RING_MIN_CAP_BYTES (UINT64_C(8) << 20)
+
+uint32_t mem_part_rows(const mem_weight *w, mem_part part, const mem_cut *cut)
+{
+    if (part == MEM_PART_FIXED) return w->fixed ? w->n_rows : 0;
+    if (w->rank == MEM_NO_RANK || w->rank > cut->rank) return 0;
+    return w->rank < cut->rank ? w->n_rows : cut->rows;
+}
+
+/* Ends the run that was being built: gives it its place, and widens a large one of the fixed part to whole
+ * blocks, so that it can be read directly. Returns where the next one may begin. */
+static uint64_t close_run(const mem_component *c, mem_part part, mem_run *run, uint64_t pos)
+{
+    uint64_t align = part == MEM_PART_FIXED ? MEM_BUFFERED_ALIGN : c->align;
+    if (run->end - run->begin >= MEM_SMALL_BYTES) align = c->align;
+    run->begin = base_align_down(run->begin, align);
+    run->end = base_align_up(run->end, align);
+    run->pos = base_align_up(pos, align);
+    return run->pos + (run->end - run->begin);
+}
+
+uint64_t mem_layout(const mem_component *c, mem_part part, const mem_cut *cut, mem_run *runs,
+                    uint32_t *n_runs)
+{
+    uint64_t align = part == MEM_PART_FIXED ? MEM_BUFFERED_ALIGN : c->align;
+    uint64_t pos = 0;
+    uint32_t n = 0;
+    mem_run run = {0};
+    for (uint32_t i = 0; i < c->n_weights; i++) {
+        const mem_weight *w = &c->weights[c->by_offset[i].weight];
+        uint32_t rows = mem_part_rows(w, part, cut);
+        if (rows == 0) continue;
+        uint64_t need_end = w->offset + rows * w->row_bytes;
+        uint64_t begin = base_align_down(w->offset, align), end = base_align_up(need_end, align);
+        if (run.file == w->file && begin <= run.end) {
+            run.end = base_max(run.end, end);
+            run.need_end = base_max(run.need_end, need_end);
+            run.last = i;
+            continue;
+        }
+        if (run.file != NULL) {
+            pos = close_run(c, part, &run, pos);
+            if (runs != NULL) runs[n] = run;
+            n++;
+        }
+        run = (mem_run){
+            .file = w->file, .begin = begin, .end = end, .need_end = need_end, .first = i, .last = i};
+    }
+    if (run.file != NULL) {
+        pos = close_run(c, part, &run, pos);
+        if (runs != NULL) runs[n] = run;
+        n++;
+    }
+    if (n_runs != NULL) *n_runs = n;
+    return base_align_up(pos, MEM_PAGE_BYTES);
+}
+
+/* As many groups of rows as fit the target, evenly spread so that no short tile is left behind. */
+uint32_t mem_tile_rows(const mem_weight *w, uint32_t rest, uint64_t tile_target)
+{
+    uint64_t most = base_align_down(tile_target / w->row_bytes, MEM_ROW_GROUP);
+    most = base_max(most, MEM_ROW_GROUP);
+    if (rest <= most) return rest;
+    uint64_t tiles = (rest + most - 1) / most;
+    return (uint32_t)base_align_up((rest + tiles - 1) / tiles, MEM_ROW_GROUP);
+}
+
+/* The largest place in the ring that any tile can need, wherever the cut lies. */
+static uint64_t entry_bound(const mem_component *c, uint64_t tile_target)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < c->n_ranks; i++) {
+        const mem_weight *w = &c->weights[c->by_rank[i]];
+        uint64_t rows = base_max(base_align_down(tile_target / w->row_bytes, MEM_ROW_GROUP), MEM_ROW_GROUP);
+        most = base_max(most, base_min(rows, w->n_rows) * w->row_bytes);
+    }
+    /* A tile that begins inside a block touches one block more. */
+    return base_align_up(most, c->align) + c->align;
+}
+
+static uint64_t smallest_ring(const mem_component *c)
+{
+    if (c->n_ranks == 0) return 0;
+    uint64_t share = base_min(c->streamable_bytes / 1000 * RING_MIN_PERMILLE, RING_MIN_CAP_BYTES);
+    uint64_t tiles = entry_bound(c, MEM_SMALL_BYTES) * RING_MIN_TILES;
+    return base_align_up(base_max(share, tiles), MEM_PAGE_BYTES);
+}
+
+static uint64_t choose_ring(uint64_t smallest, uint64_t room, uint64_t missing)
+{
+    uint64_t wanted = base_min(base_min(MEM_RING_MAX_BYTES, room / 4), missing / RING_SHARE);
+    return base_max(smallest, base_align_down(wanted, MEM_PAGE_BYTES));
+}
+
+static uint64_t choose_tile(const mem_component *c, uint64_t ring)
+{
+    uint64_t target = base_min(base_max(ring / RING_TILES, MEM_SMALL_BYTES), MEM_TILE_MAX_BYTES);
+    while (target > MEM_SMALL_BYTES && entry_bound(c, target) * RING_MIN_TILES > ring) target /= 2;
+    return base_max(target, MEM_SMALL_BYTES);
+}
+
+/* The largest cut whose blocks take at most `room` bytes. */
+static mem_cut choose_cut(const mem_component *c, uint64_t room)
+{
+    uint32_t low = 0, high = c->n_ranks;
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2;
+        mem_cut cut = {.rank = middle, .rows = 0};
+        if (mem_layout(c, MEM_PART_RESIDENT, &cut, NULL, NULL) <= room)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    mem_cut best = {.rank = low, .rows = 0};
+    if (low == c->n_ranks) return best;
+    uint32_t few = 0, many = (c->weights[c->by_rank[low]].n_rows - 1) / MEM_ROW_GROUP;
+    while (few < many) {
+        uint32_t middle = few + (many - few + 1) / 2;
+        mem_cut cut = {.rank = low, .rows = middle * MEM_ROW_GROUP};
+        if (mem_layout(c, MEM_PART_RESIDENT, &cut, NULL, NULL) <= room)
+            few = middle;
+        else
+            many = middle - 1;
+    }
+    best.rows = few * MEM_ROW_GROUP;
+    return best;
+}
+
+/* What a pass reads, and the largest tile of it. */
+static void count_streamed(const mem_component *c, const mem_cut *cut, uint64_t tile_target, mem_plan *plan)
+{
+    for (uint32_t r = cut->rank; r < c->n_ranks; r++) {
+        const mem_weight *w = &c->weights[c->by_rank[r]];
+        uint32_t row = mem_part_rows(w, MEM_PART_RESIDENT, cut);
+        uint32_t step = mem_tile_rows(w, w->n_rows - row, tile_target);
+        while (row < w->n_rows) {
+            uint32_t rows = (uint32_t)base_min(step, w->n_rows - row);
+            uint64_t begin = w->offset + row * w->row_bytes, bytes = rows * w->row_bytes;
+            plan->streamed_bytes += base_align_up(begin + bytes, c->align) - base_align_down(begin, c->align);
+            plan->tile_bytes = base_max(plan->tile_bytes, bytes);
+            row += rows;
+        }
+    }
+}
+
+/* Whether rows of some table are left in storage; gives the longest one that goes through staging. */
+static bool has_stored_rows(const mem_component *c, const mem_cut *cut, uint64_t *slot_bytes)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < c->n_weights; i++) {
+        const mem_weight *w = &c->weights[i];
+        if (!w->by_row || w->fixed || mem_part_rows(w, MEM_PART_RESIDENT, cut) == w->n_rows) continue;
+        any = true;
+        uint64_t bytes = base_align_up(base_min(w->row_bytes, MEM_TOTAL_MAX_BYTES), c->align) + c->align;
+        if (bytes <= MEM_ROW_SLOT_MAX_BYTES) *slot_bytes = base_max(*slot_bytes, bytes);
+    }
+    return any;
+}
+
+static void lay_control(const mem_component *c, const mem_cut *cut, bool streams, mem_control *out)
+{
+    *out = (mem_control){0};
+    if (streams) out->entries_bytes = MEM_MAX_ENTRIES * sizeof(mem_entry);
+    if (has_stored_rows(c, cut, &out->slot_bytes) && out->slot_bytes != 0) {
+        out->n_slots = (uint32_t)base_min(MEM_ROW_STAGING_BYTES / out->slot_bytes, MEM_ROW_SLOTS);
+        out->slots_bytes = out->n_slots * sizeof(mem_row_slot);
+        out->staging_bytes = out->n_slots * out->slot_bytes;
+    }
+    uint64_t tables = base_align_up(out->entries_bytes + out->slots_bytes, MEM_PAGE_BYTES);
+    out->total_bytes = tables + base_align_up(out->staging_bytes, MEM_PAGE_BYTES);
+}
+
+static weir_status fail_budget(const mem_component *c, const mem_plan *p, weir_error *err)
+{
+    char smallest[32], fixed[32], ring[32], budget[32], missing[32];
+    return base_fail(
+        err, WEIR_ERR_BUDGET,
+        "component %s: its smallest working set is %s (fixed part %s, ring %s), %s are there, %s "
+        "are missing; raise the memory budget",
+        c->name, base_size_text(p->smallest_bytes, smallest), base_size_text(p->fixed_bytes, fixed),
+        base_size_text(p->smallest_bytes - p->fixed_bytes, ring), base_size_text(p->budget_bytes, budget),
+        base_size_text(p->smallest_bytes - p->budget_bytes, missing));
+}
+
+weir_status mem_decide(const mem_component *c, uint64_t budget_bytes, mem_decision *out, weir_error *err)
+{
+    *out = (mem_decision){.cut = {.rank = c->n_ranks}};
+    mem_plan *p = &out->plan;
+    p->budget_bytes = budget_bytes;
+    if (!c->sealed)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "component %s: planned before it was sealed",
+                         c->name);
+    p->fixed_bytes = mem_layout(c, MEM_PART_FIXED, &out->cut, NULL, NULL);
+    uint64_t all = mem_layout(c, MEM_PART_RESIDENT, &out->cut, NULL, NULL);
+    uint64_t ring = base_min(smallest_ring(c), all);
+    p->whole_bytes = p->fixed_bytes + all;
+    p->smallest_bytes = p->fixed_bytes + ring;
+    for (uint32_t i = 0; i < c->n_weights; i++) {
+        const mem_weight *w = &c->weights[i];
+        if (w->by_row && !w->streamable) p->by_row_bytes += w->bytes;
+    }
+    if (budget_bytes >= p->whole_bytes || ring == all) {
+        p->resident_bytes = all;
+    } else {
+        /* Below the smallest working set the plan of that set is shown. */
+        uint64_t room = base_max(budget_bytes, p->smallest_bytes) - p->fixed_bytes;
+        p->ring_bytes = choose_ring(ring, room, all - base_min(room, all));
+        out->tile_target = choose_tile(c, p->ring_bytes);
+        out->cut = choose_cut(c, room - p->ring_bytes);
+        p->resident_bytes = mem_layout(c, MEM_PART_RESIDENT, &out->cut, NULL, NULL);
+        count_streamed(c, &out->cut, out->tile_target, p);
+    }
+    lay_control(c, &out->cut, p->ring_bytes != 0, &out->control);
+    p->io_bytes = out->control.total_bytes;
+    return budget_bytes < p->smallest_bytes ? fail_budget(c, p, err) : WEIR_OK;
+}
+
+weir_status mem_plan_make(const mem_component *c, uint64_t budget_bytes, mem_plan *out, weir_error *err)
+{
+    mem_decision decision;
+    weir_status status = mem_decide(c, budget_bytes, &decision, err);
+    *out = decision.plan;
+    return status;
+}
