@@ -1,0 +1,191 @@
+/* The pool: every item once, whatever the split; nothing of a run is seen after it. */
+#include "base_test.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#define MAX_N 3000
+
+typedef struct tally {
+    unsigned char seen[MAX_N]; /* plain: two workers on one item would be a data race */
+    uint32_t workers[256];     /* pieces by worker */
+    size_t largest;
+    uint32_t n_threads;
+    _Atomic bool wrong;
+} tally;
+
+static void count_items(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    tally *t = arg;
+    if (worker >= t->n_threads || begin >= end || end > MAX_N) {
+        t->wrong = true;
+        return;
+    }
+    for (size_t i = begin; i < end; i++) t->seen[i]++;
+    t->workers[worker]++;
+}
+
+static void every_item_runs_once(void **state)
+{
+    fixture *fix = *state;
+    static const uint32_t threads[] = {1, 2, 3, 7, 16};
+    static const size_t lengths[] = {0, 1, 2, 3, 15, 16, 17, 1000, MAX_N};
+    static const size_t grains[] = {0, 1, 2, 7, 64, 1000, 5000, SIZE_MAX};
+    for (size_t a = 0; a < sizeof threads / sizeof *threads; a++) {
+        base_pool *pool = NULL;
+        assert_status(base_pool_create(fix->env, threads[a], &pool, &fix->err), WEIR_OK);
+        assert_int_equal(base_pool_threads(pool), threads[a]);
+        for (size_t b = 0; b < sizeof lengths / sizeof *lengths; b++) {
+            for (size_t c = 0; c < sizeof grains / sizeof *grains; c++) {
+                tally *t = calloc(1, sizeof *t);
+                t->n_threads = threads[a];
+                base_pool_run(pool, count_items, t, lengths[b], grains[c]);
+                assert_false(t->wrong);
+                uint32_t pieces = 0;
+                for (size_t i = 0; i < MAX_N; i++) assert_int_equal(t->seen[i], i < lengths[b]);
+                for (int i = 0; i < 256; i++) pieces += t->workers[i];
+                size_t grain = grains[c] == 0 ? 1 : grains[c];
+                assert_int_equal(pieces, lengths[b] == 0 ? 0 : (lengths[b] - 1) / grain + 1);
+                free(t);
+            }
+        }
+        base_pool_destroy(pool);
+    }
+    base_pool_destroy(NULL);
+}
+
+/* Each run reads what the run before wrote, so a worker that lags behind shows. */
+typedef struct chain {
+    uint64_t from[64];
+    uint64_t to[64];
+} chain;
+
+static void chain_step(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    (void)worker;
+    chain *c = arg;
+    for (size_t i = begin; i < end; i++) c->to[i] = c->from[i] + c->from[(i + 1) % 64] * 3 + i;
+}
+
+static void many_small_runs_follow_each_other(void **state)
+{
+    fixture *fix = *state;
+    for (uint32_t n_threads = 2; n_threads <= 4; n_threads++) {
+        base_pool *pool = NULL;
+        assert_status(base_pool_create(fix->env, n_threads, &pool, &fix->err), WEIR_OK);
+        chain a = {.from = {1, 2, 3}}, b = a;
+        for (int run = 0; run < 20000; run++) {
+            base_pool_run(pool, chain_step, &a, 64, 1 + (size_t)run % 33);
+            chain_step(&b, 0, 0, 64);
+            if (memcmp(a.to, b.to, sizeof a.to) != 0)
+                fail_msg("run %d of %u threads differs", run, n_threads);
+            memcpy(a.from, a.to, sizeof a.from);
+            memcpy(b.from, b.to, sizeof b.from);
+            if (run % 4000 == 3999) { /* long enough for all workers to fall asleep */
+                struct timespec nap = {.tv_nsec = 2000000};
+                nanosleep(&nap, NULL);
+            }
+        }
+        base_pool_destroy(pool);
+    }
+}
+
+/* Pieces that wait for each other: they end only when both threads are at work at the same time. */
+static void meet(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    (void)worker;
+    (void)begin;
+    (void)end;
+    _Atomic int *here = arg;
+    atomic_fetch_add(here, 1);
+    struct timespec nap = {.tv_nsec = 100000};
+    for (int i = 0; atomic_load(here) < 2 && i < 100000; i++) nanosleep(&nap, NULL);
+}
+
+static void sleeping_workers_are_woken(void **state)
+{
+    fixture *fix = *state;
+    base_pool *pool = NULL;
+    assert_status(base_pool_create(fix->env, 2, &pool, &fix->err), WEIR_OK);
+    for (int i = 0; i < 20; i++) {
+        struct timespec nap = {.tv_nsec = 1000000};
+        nanosleep(&nap, NULL);
+        _Atomic int here = 0;
+        base_pool_run(pool, meet, &here, 2, 1);
+        assert_int_equal(here, 2);
+    }
+    base_pool_destroy(pool);
+}
+
+static void creating_fails_cleanly_at_every_fault(void **state)
+{
+    fixture *fix = *state;
+    base_pool *pool = NULL;
+    assert_int_equal(base_pool_create(fix->env, 0, &pool, &fix->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_int_equal(base_pool_create(fix->env, 257, &pool, &fix->err), WEIR_ERR_INVALID_ARGUMENT);
+    for (uint64_t i = 0; i < 5; i++) {
+        base_fault_rule rule =
+            rule_of(i < 2 ? BASE_FAULT_HOST_ALLOC : BASE_FAULT_THREAD_CREATE, i < 2 ? i : i - 2, false);
+        assert_status(base_fault_arm(fix->env, &rule, &fix->err), WEIR_OK);
+        assert_int_equal(base_pool_create(fix->env, 4, &pool, &fix->err),
+                         i < 2 ? WEIR_ERR_OUT_OF_MEMORY : WEIR_ERR_THREAD);
+        assert_null(pool);
+        assert_int_equal(booked(fix->env), 0);
+        base_fault_clear(fix->env);
+    }
+    assert_non_null(strstr(fix->err.message, "weir-work-3"));
+    /* The stacks count. */
+    assert_status(base_ledger_set_limit(fix->env, 600 << 10, &fix->err), WEIR_OK);
+    assert_int_equal(base_pool_create(fix->env, 4, &pool, &fix->err), WEIR_ERR_BUDGET);
+    assert_int_equal(booked(fix->env), 0);
+    assert_status(base_pool_create(fix->env, 3, &pool, &fix->err), WEIR_OK);
+    base_ledger_view v;
+    base_ledger_read(fix->env, &v);
+    assert_int_equal(v.tag_bytes[BASE_TAG_PROCESS], 2 * (256 << 10));
+    base_pool_destroy(pool);
+}
+
+static void pools_come_and_go(void **state)
+{
+    fixture *fix = *state;
+    for (int i = 0; i < 100; i++) {
+        base_pool *pool = NULL;
+        tally *t = calloc(1, sizeof *t);
+        t->n_threads = 1 + (uint32_t)i % 5;
+        assert_status(base_pool_create(fix->env, t->n_threads, &pool, &fix->err), WEIR_OK);
+        if (i % 3 != 0) base_pool_run(pool, count_items, t, 100, 1);
+        base_pool_destroy(pool);
+        free(t);
+    }
+}
+
+static void an_empty_run(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    (void)arg;
+    (void)worker;
+    (void)begin;
+    (void)end;
+}
+
+/* Prints the cost of a run; asserts nothing about time, which depends on who else is here. */
+static void cost_of_a_run(void **state)
+{
+    fixture *fix = *state;
+    base_pool *pool = NULL;
+    assert_status(base_pool_create(fix->env, 2, &pool, &fix->err), WEIR_OK);
+    double before = base_now(fix->env);
+    for (int i = 0; i < 20000; i++) base_pool_run(pool, an_empty_run, NULL, 2, 1);
+    print_message("empty run on 2 threads: %.2f us\n", (base_now(fix->env) - before) * 1e6 / 20000);
+    base_pool_destroy(pool);
+    assert_true(base_cpu_count() >= 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(every_item_runs_once),       TEST(many_small_runs_follow_each_other),
+        TEST(sleeping_workers_are_woken), TEST(creating_fails_cleanly_at_every_fault),
+        TEST(pools_come_and_go),          TEST(cost_of_a_run),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
