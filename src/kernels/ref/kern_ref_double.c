@@ -57,7 +57,7 @@ static pair exact_product(double a, double b)
     double p = a * b;
     return (pair){p, fma(a, b, -p)};
 }
-/* a + b x c of pairs down to about 2^-104, without renormalizing the result. */
+/* Relative error about 2^-104; the result is not renormalized. */
 static pair pair_product(pair a, pair b)
 {
     pair p = exact_product(a.hi, b.hi);
@@ -76,9 +76,10 @@ static double exp_pair(pair x)
     if (x.hi < -745.2) return 0.0;
     double n = (x.hi * LOG2E + ROUNDER) - ROUNDER;
     pair r = exact_sum(fma(n, -LN2_HI, x.hi), -(n * LN2_LO));
+    r = exact_sum(r.hi, r.lo + x.lo); /* what is left in r.lo is too small to matter to the higher terms */
     double p = inverse_factorial[11];
     for (int i = 10; i >= 0; i--) p = fma(p, r.hi, inverse_factorial[i]);
-    p = 1.0 + (r.hi + fma(p, r.hi * r.hi, r.lo + x.lo));
+    p = 1.0 + (r.hi + fma(p, r.hi * r.hi, r.lo));
     int64_t a = (int64_t)n >> 1, b = (int64_t)n - a;
     return p * power_of_two(a) * power_of_two(b);
 }
