@@ -1,0 +1,357 @@
+/* Writing model files. Metadata and the tensor table are collected in memory, since both formats put them in
+ * front and count them first; data passes straight through to the file.
+ *
+ *   declaring --first data, or finish--> writing (head is in the file) --finish--> done */
+#include "fmt_gguf.h"
+#include "fmt_writer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define ST_ALIGNMENT 8u /* the safetensors header is padded to it */
+
+struct fmt_writer {
+    base_env *env;
+    fmt_writer_kind kind;
+    char *path;
+    base_writer *file;
+    fmt_arena arena;
+    fmt_values values; /* keys only: to refuse a second one */
+    fmt_tensors tensors;
+    base_buf pairs; /* GGUF's metadata as it will stand in the file */
+    uint64_t alignment;
+    bool writing;
+    uint32_t tensor; /* whose data comes next */
+    uint64_t done;   /* bytes of it that were given */
+};
+
+weir_status fmt_writer_create(base_env *env, fmt_writer_kind kind, const char *path, fmt_writer **out,
+                              weir_error *err)
+{
+    weir_error local = {0};
+    if (err == NULL) err = &local;
+    *out = NULL;
+    fmt_writer *w = base_alloc(env, BASE_TAG_METADATA, sizeof *w, err);
+    if (w == NULL) return err->code;
+    w->env = env;
+    w->kind = kind;
+    w->alignment = kind == FMT_WRITE_GGUF ? FMT_GGUF_ALIGNMENT : 1;
+    base_buf_init(&w->pairs, env, BASE_TAG_METADATA);
+    w->path = base_strdup(env, BASE_TAG_METADATA, path, err);
+    weir_status s = w->path == NULL ? err->code : base_writer_create(env, path, &w->file, err);
+    if (s != WEIR_OK) {
+        fmt_writer_destroy(w);
+        return s;
+    }
+    *out = w;
+    return WEIR_OK;
+}
+
+void fmt_writer_destroy(fmt_writer *w)
+{
+    if (w == NULL) return;
+    base_env *env = w->env;
+    base_writer_destroy(w->file);
+    base_buf_finish(&w->pairs);
+    fmt_values_finish(env, &w->values);
+    fmt_tensors_finish(env, &w->tensors);
+    fmt_arena_finish(env, &w->arena);
+    base_free(env, w->path);
+    base_free(env, w);
+}
+
+static void store_le(unsigned char *p, uint64_t v, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) p[i] = (unsigned char)(v >> 8 * i);
+}
+
+static weir_status append_le(base_buf *b, uint64_t v, size_t bytes, weir_error *err)
+{
+    unsigned char p[8];
+    store_le(p, v, bytes);
+    return base_buf_append(b, p, bytes, err);
+}
+
+static weir_status append_string(base_buf *b, const char *text, size_t len, weir_error *err)
+{
+    weir_status s = append_le(b, len, 8, err);
+    return s == WEIR_OK ? base_buf_append(b, text, len, err) : s;
+}
+
+static weir_status check_declaring(const fmt_writer *w, const char *name, weir_error *err)
+{
+    if (!w->writing) return WEIR_OK;
+    return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s: \"%.200s\" was declared after the first data",
+                     w->path, name);
+}
+
+/* Key and type of a pair; the value is appended behind it. *skip: this format has no place for it. */
+static weir_status begin_pair(fmt_writer *w, const char *key, fmt_type type, bool *skip, weir_error *err)
+{
+    weir_status s = check_declaring(w, key, err);
+    if (s != WEIR_OK) return s;
+    *skip = w->kind != FMT_WRITE_GGUF;
+    size_t len = strlen(key);
+    if (len == 0 || len > 65535 || !fmt_name_is_clean(key, len))
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "%s: a metadata key must have 1 to 65535 bytes and no control characters", w->path);
+    fmt_value v = {.type = type};
+    weir_error local = {0};
+    v.key = fmt_arena_copy(w->env, &w->arena, key, len, &local);
+    s = v.key == NULL ? local.code : fmt_values_add(w->env, &w->values, &v, w->path, &local);
+    if (s != WEIR_OK)
+        return base_fail(err, s == WEIR_ERR_FORMAT ? WEIR_ERR_INVALID_ARGUMENT : s, "%s", local.message);
+    if (*skip) return WEIR_OK;
+    s = append_string(&w->pairs, key, len, err);
+    return s == WEIR_OK ? append_le(&w->pairs, type, 4, err) : s;
+}
+
+weir_status fmt_writer_u32(fmt_writer *w, const char *key, uint32_t value, weir_error *err)
+{
+    bool skip;
+    if (w->kind == FMT_WRITE_GGUF && strcmp(key, "general.alignment") == 0) {
+        if (value < 8 || value > 65536 || (value & (value - 1)) != 0)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                             "%s: general.alignment %u, wanted a power of two, 8 to 65536", w->path, value);
+        if (w->tensors.n > 0)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                             "%s: general.alignment must come before the tensors", w->path);
+    }
+    weir_status s = begin_pair(w, key, FMT_U32, &skip, err);
+    if (s == WEIR_OK && !skip) s = append_le(&w->pairs, value, 4, err);
+    if (s == WEIR_OK && !skip && strcmp(key, "general.alignment") == 0) w->alignment = value;
+    return s;
+}
+
+weir_status fmt_writer_f32(fmt_writer *w, const char *key, float value, weir_error *err)
+{
+    bool skip;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    weir_status s = begin_pair(w, key, FMT_F32, &skip, err);
+    return s == WEIR_OK && !skip ? append_le(&w->pairs, bits, 4, err) : s;
+}
+
+weir_status fmt_writer_bool(fmt_writer *w, const char *key, bool value, weir_error *err)
+{
+    bool skip;
+    weir_status s = begin_pair(w, key, FMT_BOOL, &skip, err);
+    return s == WEIR_OK && !skip ? append_le(&w->pairs, value, 1, err) : s;
+}
+
+weir_status fmt_writer_str(fmt_writer *w, const char *key, const char *value, weir_error *err)
+{
+    bool skip;
+    if (strlen(value) > FMT_STRING_MAX)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s: the string of \"%.200s\" is longer than 1 MiB",
+                         w->path, key);
+    weir_status s = begin_pair(w, key, FMT_STRING, &skip, err);
+    return s == WEIR_OK && !skip ? append_string(&w->pairs, value, strlen(value), err) : s;
+}
+
+static weir_status begin_array(fmt_writer *w, const char *key, fmt_type type, uint64_t count, bool *skip,
+                               weir_error *err)
+{
+    weir_status s = begin_pair(w, key, FMT_ARRAY, skip, err);
+    if (s == WEIR_OK && !*skip) s = append_le(&w->pairs, type, 4, err);
+    if (s == WEIR_OK && !*skip) s = append_le(&w->pairs, count, 8, err);
+    return s;
+}
+
+weir_status fmt_writer_array(fmt_writer *w, const char *key, fmt_type type, uint64_t count, const void *data,
+                             weir_error *err)
+{
+    bool skip;
+    uint64_t bytes;
+    if (fmt_type_bytes(type) == 0 || !base_mul(count, fmt_type_bytes(type), &bytes) || bytes > SIZE_MAX / 4)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s: \"%.200s\": an array of %" PRIu64 " %s",
+                         w->path, key, count, fmt_type_name(type));
+    weir_status s = begin_array(w, key, type, count, &skip, err);
+    return s == WEIR_OK && !skip && bytes > 0 ? base_buf_append(&w->pairs, data, (size_t)bytes, err) : s;
+}
+
+weir_status fmt_writer_str_array(fmt_writer *w, const char *key, uint64_t count, const char *const *items,
+                                 const uint32_t *lens, weir_error *err)
+{
+    bool skip;
+    weir_status s = begin_array(w, key, FMT_STRING, count, &skip, err);
+    for (uint64_t i = 0; s == WEIR_OK && !skip && i < count; i++) {
+        size_t len = lens != NULL ? lens[i] : strlen(items[i]);
+        if (len > FMT_STRING_MAX)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                             "%s: \"%.200s\": string %" PRIu64 " is longer than 1 MiB", w->path, key, i);
+        s = append_string(&w->pairs, items[i], len, err);
+    }
+    return s;
+}
+
+static const char *safetensors_type(uint32_t dtype)
+{
+    switch (dtype) {
+    case BASE_F32: return "F32";
+    case BASE_F16: return "F16";
+    case BASE_BF16: return "BF16";
+    case BASE_I32: return "I32";
+    default: return NULL;
+    }
+}
+
+/* Where the next tensor's data goes, counted from the data's start. */
+static bool next_offset(const fmt_writer *w, uint64_t *offset)
+{
+    uint64_t end;
+    *offset = 0;
+    if (w->tensors.n == 0) return true;
+    const fmt_tensor *last = &w->tensors.items[w->tensors.n - 1];
+    if (!base_add(last->offset, last->bytes, &end) || end > INT64_MAX - w->alignment) return false;
+    *offset = base_align_up(end, w->alignment);
+    return true;
+}
+
+weir_status fmt_writer_tensor(fmt_writer *w, const char *name, uint32_t dtype, uint32_t n_dims,
+                              const uint64_t *dims, weir_error *err)
+{
+    weir_status s = check_declaring(w, name, err);
+    if (s != WEIR_OK) return s;
+    size_t len = strlen(name);
+    if (len == 0 || len > FMT_MAX_NAME || !fmt_name_is_clean(name, len))
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "%s: a tensor's name must have 1 to %u bytes and no control characters", w->path,
+                         FMT_MAX_NAME);
+    if (n_dims == 0 || n_dims > FMT_MAX_DIMS)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "%s: tensor \"%.200s\": %u dimensions, wanted 1 to %d", w->path, name, n_dims,
+                         FMT_MAX_DIMS);
+    if (w->kind == FMT_WRITE_SAFETENSORS && safetensors_type(dtype) == NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "%s: tensor \"%.200s\": safetensors holds F32, F16, BF16 and I32, not type id %u",
+                         w->path, name, dtype);
+    weir_error local = {0};
+    fmt_tensor t = {.dtype = dtype, .n_dims = n_dims, .dims = {1, 1, 1, 1}};
+    for (uint32_t i = 0; i < n_dims; i++) t.dims[i] = dims[i];
+    t.name = t.file_name = fmt_arena_copy(w->env, &w->arena, name, len, &local);
+    s = t.name == NULL ? local.code : fmt_tensor_size(&t, w->path, 0, &local);
+    if (s == WEIR_OK && !next_offset(w, &t.offset))
+        s = base_fail(&local, WEIR_ERR_FORMAT, "%s: too large", w->path);
+    if (s == WEIR_OK) s = fmt_tensors_add(w->env, &w->tensors, &t, w->path, &local);
+    /* What is a broken file to a reader is a wrong argument here. */
+    if (s == WEIR_ERR_FORMAT || s == WEIR_ERR_UNSUPPORTED) s = WEIR_ERR_INVALID_ARGUMENT;
+    return s == WEIR_OK ? s : base_fail(err, s, "%s", local.message);
+}
+
+static weir_status gguf_head(const fmt_writer *w, base_buf *b, weir_error *err)
+{
+    weir_status s = base_buf_append(b, "GGUF", 4, err);
+    if (s == WEIR_OK) s = append_le(b, 3, 4, err);
+    if (s == WEIR_OK) s = append_le(b, w->tensors.n, 8, err);
+    if (s == WEIR_OK) s = append_le(b, w->values.n, 8, err);
+    if (s == WEIR_OK) s = base_writer_write(w->file, b->data, b->len, err);
+    if (s == WEIR_OK && w->pairs.len > 0) s = base_writer_write(w->file, w->pairs.data, w->pairs.len, err);
+    b->len = 0;
+    for (uint32_t i = 0; i < w->tensors.n && s == WEIR_OK; i++) {
+        const fmt_tensor *t = &w->tensors.items[i];
+        s = append_string(b, t->name, strlen(t->name), err);
+        if (s == WEIR_OK) s = append_le(b, t->n_dims, 4, err);
+        for (uint32_t k = 0; k < t->n_dims && s == WEIR_OK; k++) s = append_le(b, t->dims[k], 8, err);
+        if (s == WEIR_OK) s = append_le(b, t->dtype, 4, err);
+        if (s == WEIR_OK) s = append_le(b, t->offset, 8, err);
+    }
+    return s;
+}
+
+static weir_status append_json_string(base_buf *b, const char *text, weir_error *err)
+{
+    weir_status s = base_buf_append(b, "\"", 1, err);
+    for (; *text != '\0' && s == WEIR_OK; text++) {
+        if (*text == '"' || *text == '\\') s = base_buf_append(b, "\\", 1, err);
+        if (s == WEIR_OK) s = base_buf_append(b, text, 1, err);
+    }
+    return s == WEIR_OK ? base_buf_append(b, "\"", 1, err) : s;
+}
+
+static weir_status safetensors_head(const fmt_writer *w, base_buf *b, weir_error *err)
+{
+    /* Eight bytes for the length come first; transformers refuses files without this format note. */
+    weir_status s = append_le(b, 0, 8, err);
+    if (s == WEIR_OK) s = base_buf_printf(b, err, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (uint32_t i = 0; i < w->tensors.n && s == WEIR_OK; i++) {
+        const fmt_tensor *t = &w->tensors.items[i];
+        s = base_buf_append(b, ",", 1, err);
+        if (s == WEIR_OK) s = append_json_string(b, t->name, err);
+        if (s == WEIR_OK)
+            s = base_buf_printf(b, err, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_type(t->dtype));
+        for (uint32_t k = t->n_dims; k-- > 0 && s == WEIR_OK;)
+            s = base_buf_printf(b, err, "%" PRIu64 "%s", t->dims[k], k > 0 ? "," : "");
+        if (s == WEIR_OK)
+            s = base_buf_printf(b, err, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->offset,
+                                t->offset + t->bytes);
+    }
+    if (s == WEIR_OK) s = base_buf_append(b, "}", 1, err);
+    while (s == WEIR_OK && b->len % ST_ALIGNMENT != 0) s = base_buf_append(b, " ", 1, err);
+    if (s == WEIR_OK && b->len - 8 > 100000000u)
+        s = base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s: too many tensors for a safetensors header",
+                      w->path);
+    if (s == WEIR_OK) store_le((unsigned char *)b->data, b->len - 8, 8);
+    return s;
+}
+
+static weir_status pad(const fmt_writer *w, weir_error *err)
+{
+    static const char zeros[64];
+    uint64_t at = base_writer_offset(w->file), n = base_align_up(at, w->alignment) - at;
+    weir_status s = WEIR_OK;
+    for (; n > 0 && s == WEIR_OK; n -= base_min(n, sizeof zeros))
+        s = base_writer_write(w->file, zeros, (size_t)base_min(n, sizeof zeros), err);
+    return s;
+}
+
+static weir_status write_head(fmt_writer *w, weir_error *err)
+{
+    base_buf b;
+    base_buf_init(&b, w->env, BASE_TAG_METADATA);
+    weir_status s = w->kind == FMT_WRITE_GGUF ? gguf_head(w, &b, err) : safetensors_head(w, &b, err);
+    if (s == WEIR_OK && b.len > 0) s = base_writer_write(w->file, b.data, b.len, err);
+    base_buf_finish(&b);
+    if (s == WEIR_OK && w->tensors.n > 0) s = pad(w, err);
+    /* The metadata of a large vocabulary is not needed any more. */
+    base_buf_finish(&w->pairs);
+    w->writing = true;
+    return s;
+}
+
+weir_status fmt_writer_data(fmt_writer *w, const void *data, size_t bytes, weir_error *err)
+{
+    const char *p = data;
+    weir_status s = w->writing ? WEIR_OK : write_head(w, err);
+    while (s == WEIR_OK && bytes > 0) {
+        if (w->tensor == w->tensors.n)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                             "%s: %zu bytes of data behind the last of %u tensors", w->path, bytes,
+                             w->tensors.n);
+        uint64_t whole = w->tensors.items[w->tensor].bytes;
+        size_t n = (size_t)base_min(bytes, whole - w->done);
+        if ((s = base_writer_write(w->file, p, n, err)) != WEIR_OK) return s;
+        p += n;
+        bytes -= n;
+        w->done += n;
+        if (w->done < whole) break;
+        w->tensor++;
+        w->done = 0;
+        s = pad(w, err);
+    }
+    return s;
+}
+
+weir_status fmt_writer_finish(fmt_writer *w, weir_error *err)
+{
+    weir_status s = w->writing ? WEIR_OK : write_head(w, err);
+    if (s != WEIR_OK) return s;
+    if (w->tensor < w->tensors.n) {
+        const fmt_tensor *t = &w->tensors.items[w->tensor];
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "%s: tensor \"%.200s\" (%u of %u) got %" PRIu64 " of its %" PRIu64 " bytes", w->path,
+                         t->name, w->tensor + 1, w->tensors.n, w->done, t->bytes);
+    }
+    return base_writer_commit(w->file, err);
+}
