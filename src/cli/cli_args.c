@@ -1,0 +1,176 @@
+/* Options: a table per command, so that parsing, help and their errors are the same everywhere. */
+#include "cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void cli_add(cli_args *a, const char *name, char letter, cli_kind kind, void *dest, const char *arg,
+             const char *help)
+{
+    if (a->n_options < CLI_MAX_OPTIONS)
+        a->options[a->n_options++] = (cli_option){name, letter, kind, dest, arg, help};
+}
+
+static void print_help(const cli_args *a)
+{
+    printf("%s\n\nusage: weir %s [options]%s%s\n\n", a->summary, a->command, a->operand ? " " : "",
+           a->operand ? a->operand : "");
+    for (uint32_t i = 0; i < a->n_options; i++) {
+        const cli_option *o = &a->options[i];
+        char left[64];
+        if (o->letter)
+            snprintf(left, sizeof left, "-%c, --%s%s%s", o->letter, o->name, o->arg ? " " : "",
+                     o->arg ? o->arg : "");
+        else
+            snprintf(left, sizeof left, "    --%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+        printf("  %-28s %s\n", left, o->help);
+    }
+}
+
+static const cli_option *find(const cli_args *a, const char *name, size_t len, char letter)
+{
+    for (uint32_t i = 0; i < a->n_options; i++) {
+        const cli_option *o = &a->options[i];
+        if (letter != 0 ? o->letter == letter : strlen(o->name) == len && strncmp(o->name, name, len) == 0)
+            return o;
+    }
+    return NULL;
+}
+
+static int bad_value(const cli_args *a, const cli_option *o, const char *value, const char *want)
+{
+    fprintf(stderr, "weir %s: --%s %s: %s\n", a->command, o->name, value, want);
+    return CLI_USAGE;
+}
+
+static bool parse_u64(const char *text, uint64_t max, uint64_t *out)
+{
+    if (*text < '0' || *text > '9') return false;
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno != 0 || *end != 0 || v > max) return false;
+    *out = v;
+    return true;
+}
+
+static int parse_sizes(const cli_args *a, const cli_option *o, const char *value)
+{
+    cli_sizes *list = o->dest;
+    char *copy = strdup(value), *rest = copy;
+    int rc = CLI_OK;
+    list->n = 0;
+    for (char *item; rc == CLI_OK && (item = strsep(&rest, ",")) != NULL;) {
+        weir_error err;
+        if (list->n == CLI_MAX_LIST)
+            rc = bad_value(a, o, value, "too many sizes");
+        else if (weir_size_parse(item, &list->bytes[list->n], &err) != WEIR_OK)
+            rc = bad_value(a, o, item, err.message);
+        else
+            list->n++;
+    }
+    free(copy);
+    return rc;
+}
+
+static int parse_number(const cli_args *a, const cli_option *o, const char *value)
+{
+    if (o->kind == CLI_F32) {
+        char *end;
+        float v = strtof(value, &end);
+        if (*value == 0 || *end != 0 || !isfinite(v)) return bad_value(a, o, value, "that is no number");
+        *(float *)o->dest = v;
+        return CLI_OK;
+    }
+    uint64_t v;
+    if (!parse_u64(value, o->kind == CLI_U32 ? UINT32_MAX : UINT64_MAX, &v))
+        return bad_value(a, o, value, "that is no whole number in range");
+    if (o->kind == CLI_U32)
+        *(uint32_t *)o->dest = (uint32_t)v;
+    else
+        *(uint64_t *)o->dest = v;
+    return CLI_OK;
+}
+
+static int set_value(const cli_args *a, const cli_option *o, const char *value)
+{
+    weir_error err;
+    switch (o->kind) {
+    case CLI_FLAG: *(bool *)o->dest = true; return CLI_OK;
+    case CLI_TEXT: *(const char **)o->dest = value; return CLI_OK;
+    case CLI_SIZE:
+        if (weir_size_parse(value, o->dest, &err) != WEIR_OK) return bad_value(a, o, value, err.message);
+        if (*(uint64_t *)o->dest == 0) return bad_value(a, o, value, "zero is no size");
+        return CLI_OK;
+    case CLI_SIZES: return parse_sizes(a, o, value);
+    case CLI_SETTING: {
+        cli_settings *list = o->dest;
+        if (strchr(value, '=') == NULL) return bad_value(a, o, value, "write name=value");
+        if (list->n == CLI_MAX_LIST) return bad_value(a, o, value, "too many settings");
+        list->item[list->n++] = value;
+        return CLI_OK;
+    }
+    case CLI_KV_TYPE:
+        if (strcasecmp(value, "f16") != 0 && strcasecmp(value, "f32") != 0)
+            return bad_value(a, o, value, "use f16 or f32");
+        *(weir_kv_type *)o->dest = strcasecmp(value, "f16") == 0 ? WEIR_KV_F16 : WEIR_KV_F32;
+        return CLI_OK;
+    default: return parse_number(a, o, value);
+    }
+}
+
+/* Handles argv[i], which begins with a dash; *i moves on when the next word was its value. */
+static int parse_option(cli_args *a, int argc, char **argv, int *i)
+{
+    const char *word = argv[*i], *value = NULL;
+    const cli_option *o;
+    if (word[1] == '-') {
+        const char *name = word + 2, *equals = strchr(name, '=');
+        o = find(a, name, equals ? (size_t)(equals - name) : strlen(name), 0);
+        if (equals != NULL) value = equals + 1;
+    } else {
+        o = find(a, NULL, 0, word[1]);
+        if (word[2] != 0) value = word + 2;
+    }
+    if (o == NULL) {
+        fprintf(stderr, "weir %s: there is no option %s; see weir %s --help\n", a->command, word, a->command);
+        return CLI_USAGE;
+    }
+    if (o->kind == CLI_FLAG)
+        return value != NULL ? bad_value(a, o, value, "this option takes no value") : set_value(a, o, NULL);
+    if (value == NULL) {
+        if (*i + 1 >= argc) {
+            fprintf(stderr, "weir %s: --%s needs a value (%s)\n", a->command, o->name, o->arg);
+            return CLI_USAGE;
+        }
+        value = argv[++*i];
+    }
+    return set_value(a, o, value);
+}
+
+int cli_parse(cli_args *a, int argc, char **argv)
+{
+    bool only_operands = false;
+    for (int i = 0; i < argc; i++) {
+        const char *word = argv[i];
+        if (!only_operands && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
+            print_help(a);
+            a->help = true;
+            return CLI_OK;
+        }
+        if (!only_operands && strcmp(word, "--") == 0) {
+            only_operands = true;
+        } else if (!only_operands && word[0] == '-' && word[1] != 0) {
+            int rc = parse_option(a, argc, argv, &i);
+            if (rc != CLI_OK) return rc;
+        } else if (a->operand != NULL && a->value == NULL) {
+            a->value = word;
+        } else {
+            fprintf(stderr, "weir %s: what is '%s' for? See weir %s --help\n", a->command, word, a->command);
+            return CLI_USAGE;
+        }
+    }
+    return CLI_OK;
+}

@@ -1,0 +1,202 @@
+/* weir bench: rates of prefill and decoding per budget, next to the limit measured in the same run: a pass
+ * over the weights can be no faster than what storage delivers of the streamed part, and memory of the whole.
+ */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_ROUNDS = 32 };
+
+typedef struct bench {
+    cli_common common;
+    cli_sizes budgets;
+    uint32_t n_prompt, n_decode, n_rounds;
+    weir_model *model;
+    int32_t *tokens;
+} bench;
+
+typedef struct bench_row {
+    weir_plan plan;
+    weir_memory_report memory;
+    double prefill_tps, decode_tps, storage_bps, memory_bps, limit_tps;
+    double streamed_per_token;
+} bench_row;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, uint32_t n)
+{
+    qsort(x, n, sizeof *x, compare);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+static weir_status one_round(bench *b, weir_session *s, double *prefill_tps, double *decode_tps,
+                             uint64_t *streamed, weir_error *err)
+{
+    const float *logits;
+    weir_memory_report before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
+    weir_session_reset(s);
+    double start = now();
+    weir_status status = weir_session_append(s, b->tokens, b->n_prompt, &logits, err);
+    if (status != WEIR_OK) return status;
+    *prefill_tps = b->n_prompt / (now() - start);
+    status = weir_model_memory(b->model, &before, err);
+    start = now();
+    for (uint32_t i = 0; i < b->n_decode && status == WEIR_OK; i++)
+        status = weir_session_append(s, &b->tokens[b->n_prompt + i], 1, &logits, err);
+    if (status != WEIR_OK) return status;
+    *decode_tps = b->n_decode / (now() - start);
+    status = weir_model_memory(b->model, &after, err);
+    *streamed = after.read_bytes - before.read_bytes;
+    return status;
+}
+
+static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error *err)
+{
+    double prefill[MAX_ROUNDS], decode[MAX_ROUNDS], storage[MAX_ROUNDS + 1];
+    weir_session *s = NULL;
+    weir_load_options o = b->common.load;
+    uint64_t streamed = 0;
+    o.mem_bytes = budget;
+    weir_status status = weir_model_plan(b->model, &o, &row->plan, err);
+    if (status == WEIR_OK) status = weir_model_load(b->model, &o, err);
+    if (status == WEIR_OK) status = weir_session_create(b->model, &s, err);
+    bool streams = row->plan.streamed_bytes_per_pass > 0;
+    enum { PROBE_BYTES = 512 << 20 };
+    uint32_t n_storage = 0;
+    /* the storage's own rate is measured between the rounds, so that both see the same minutes */
+    for (uint32_t r = 0; r < b->n_rounds && status == WEIR_OK; r++) {
+        if (streams) status = weir_measure_storage(b->model, PROBE_BYTES, &storage[n_storage++], err);
+        if (status == WEIR_OK) status = one_round(b, s, &prefill[r], &decode[r], &streamed, err);
+    }
+    if (status == WEIR_OK && streams)
+        status = weir_measure_storage(b->model, PROBE_BYTES, &storage[n_storage++], err);
+    if (status == WEIR_OK) status = weir_model_memory(b->model, &row->memory, err);
+    weir_session_destroy(s);
+    if (status != WEIR_OK) return status;
+    row->prefill_tps = median(prefill, b->n_rounds);
+    row->decode_tps = median(decode, b->n_rounds);
+    row->storage_bps = streams ? median(storage, n_storage) : 0;
+    row->streamed_per_token = b->n_decode ? (double)streamed / b->n_decode : 0;
+    double seconds = (double)row->plan.weight_bytes_per_pass / row->memory_bps;
+    double streaming = streams ? row->streamed_per_token / row->storage_bps : 0;
+    row->limit_tps = 1 / (streaming > seconds ? streaming : seconds);
+    return WEIR_OK;
+}
+
+static json_t *row_json(const bench *b, const bench_row *r)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "budget_bytes", json_integer((json_int_t)r->plan.budget_bytes));
+    json_object_set_new(j, "planned_peak_bytes", json_integer((json_int_t)r->plan.planned_peak_bytes));
+    json_object_set_new(j, "peak_bytes", json_integer((json_int_t)r->memory.peak_bytes));
+    json_object_set_new(j, "prefill_tps", json_real(r->prefill_tps));
+    json_object_set_new(j, "decode_tps", json_real(r->decode_tps));
+    json_object_set_new(j, "streamed_bytes_per_token", json_integer((json_int_t)r->streamed_per_token));
+    json_object_set_new(j, "storage_bytes_per_s", json_real(r->storage_bps));
+    json_object_set_new(j, "memory_bytes_per_s", json_real(r->memory_bps));
+    json_object_set_new(j, "limit_tps", json_real(r->limit_tps));
+    json_object_set_new(j, "share_of_limit", json_real(r->decode_tps / r->limit_tps));
+    json_object_set_new(j, "wait_seconds", json_real(r->memory.wait_seconds));
+    json_object_set_new(j, "reader", json_string(r->memory.reader));
+    json_object_set_new(j, "prompt_tokens", json_integer(b->n_prompt));
+    json_object_set_new(j, "decode_tokens", json_integer(b->n_decode));
+    json_object_set_new(j, "rounds", json_integer(b->n_rounds));
+    return j;
+}
+
+static void row_print(const bench_row *r)
+{
+    char a[32], c[32], d[32], e[32];
+    printf("%-11s %-11s %-11s %9.1f %9.2f  %-11s %9.2f GB/s %9.2f %6.1f %%\n",
+           weir_size_text(r->plan.budget_bytes, a), weir_size_text(r->plan.planned_peak_bytes, c),
+           weir_size_text(r->memory.peak_bytes, d), r->prefill_tps, r->decode_tps,
+           weir_size_text((uint64_t)r->streamed_per_token, e), r->storage_bps / 1e9, r->limit_tps,
+           100 * r->decode_tps / r->limit_tps);
+    fflush(stdout);
+}
+
+static int bench_all(bench *b, weir_context *context)
+{
+    weir_error err;
+    double memory_bps;
+    weir_model_info info = {.struct_size = sizeof info};
+    if (weir_model_get_info(b->model, &info, &err) != WEIR_OK) return cli_error("bench", &err);
+    b->tokens = calloc(b->n_prompt + b->n_decode, sizeof *b->tokens);
+    if (b->tokens == NULL) return CLI_FAILED;
+    for (uint32_t i = 0; i < b->n_prompt + b->n_decode; i++)
+        b->tokens[i] = (int32_t)((i * 7919ull + 13) % info.n_vocab);
+    if (b->common.load.ctx_tokens == 0) b->common.load.ctx_tokens = b->n_prompt + b->n_decode;
+    if (weir_measure_memory(context, b->common.load.n_threads, &memory_bps, &err) != WEIR_OK)
+        return cli_error("bench", &err);
+    json_t *rows = json_array();
+    int rc = CLI_OK;
+    if (!b->common.json)
+        printf("memory delivers %.1f GB/s; prefill of %u tokens, decoding of %u, median of %u rounds\n"
+               "%-11s %-11s %-11s %9s %9s  %-11s %14s %9s %8s\n",
+               memory_bps / 1e9, b->n_prompt, b->n_decode, b->n_rounds, "budget", "planned", "peak",
+               "prefill/s", "decode/s", "streamed", "storage", "limit/s", "share");
+    for (uint32_t i = 0; i < b->budgets.n && rc == CLI_OK; i++) {
+        bench_row row = {.memory_bps = memory_bps};
+        row.plan.struct_size = sizeof row.plan;
+        row.memory.struct_size = sizeof row.memory;
+        if (measure(b, b->budgets.bytes[i], &row, &err) != WEIR_OK)
+            rc = cli_error("bench", &err);
+        else if (b->common.json)
+            json_array_append_new(rows, row_json(b, &row));
+        else
+            row_print(&row);
+    }
+    free(b->tokens);
+    if (b->common.json && rc == CLI_OK) return cli_json_print(rows);
+    json_decref(rows);
+    return rc;
+}
+
+int cli_bench(int argc, char **argv)
+{
+    bench b = {.n_prompt = 128, .n_decode = 32, .n_rounds = 3};
+    cli_common_init(&b.common);
+    cli_args a = {.command = "bench",
+                  .operand = "FILE",
+                  .summary = "Measures prefill and decoding per budget, against their limit."};
+    cli_add_model(&a, &b.common);
+    cli_add(&a, "mem", 0, CLI_SIZES, &b.budgets, "A,B,C", "budgets; default: what is free");
+    cli_add(&a, "prompt-tokens", 0, CLI_U32, &b.n_prompt, "N", "tokens of prefill (default 128)");
+    cli_add(&a, "n", 'n', CLI_U32, &b.n_decode, "N", "tokens decoded (default 32)");
+    cli_add(&a, "rounds", 0, CLI_U32, &b.n_rounds, "N",
+            "rounds, of which the median counts (default 3, 32 at most)");
+    cli_add(&a, "ctx", 0, CLI_U32, &b.common.load.ctx_tokens, "N", "context in tokens");
+    cli_add(&a, "threads", 0, CLI_U32, &b.common.load.n_threads, "N", "threads; default: all CPUs");
+    cli_add(&a, "chunk", 0, CLI_U32, &b.common.load.prefill_chunk, "N", "tokens per prefill pass");
+    int rc = cli_parse(&a, argc, argv);
+    if (rc != CLI_OK || a.help) return rc;
+    if (b.n_rounds < 1 || b.n_rounds > MAX_ROUNDS || b.n_prompt < 1 || b.n_decode < 1 ||
+        b.n_prompt > 1u << 20 || b.n_decode > 1u << 20) {
+        fprintf(stderr, "weir bench: --prompt-tokens and --n may be 1 to 1048576, --rounds 1 to %d\n",
+                MAX_ROUNDS);
+        return CLI_USAGE;
+    }
+    if (b.budgets.n == 0) b.budgets.bytes[b.budgets.n++] = 0;
+    b.common.model = a.value;
+    weir_context *context;
+    rc = cli_open(&b.common, &context, &b.model);
+    if (rc != CLI_OK) return rc;
+    rc = bench_all(&b, context);
+    weir_model_close(b.model);
+    weir_context_destroy(context);
+    return rc;
+}

@@ -1,0 +1,58 @@
+/* The program `weir`: finds the command and hands it its arguments. */
+#include "cli.h"
+
+#include <locale.h>
+#include <signal.h>
+#include <string.h>
+
+typedef struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} command;
+
+static const command commands[] = {
+    {"run", cli_run, "answer one prompt"},
+    {"chat", cli_chat, "talk with a model"},
+    {"inspect", cli_inspect, "show what a model file holds"},
+    {"plan", cli_plan, "say what a budget would hold, before anything is loaded"},
+    {"verify", cli_verify, "prove that budgets, threads, chunks and batches give the same bits"},
+    {"bench", cli_bench, "measure prefill and decoding per budget, against their limit"},
+    {"synth", cli_synth, "write a model with random weights, of any size"},
+    {"tokenize", cli_tokenize, "text on standard input, token ids on standard output"},
+    {"doctor", cli_doctor, "show the machine, its limits and the settings"},
+};
+
+static void print_help(FILE *f)
+{
+    fprintf(f, "Weir runs language models in less memory than they need, with the same bits.\n\n"
+               "usage: weir COMMAND [options]      weir COMMAND --help\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
+    fprintf(
+        f,
+        "\nSizes carry their unit: 64MiB, 2GB. Every command takes --help; those that report take --json.\n");
+}
+
+int main(int argc, char **argv)
+{
+    setlocale(LC_CTYPE, "");
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        print_help(stderr);
+        return CLI_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        print_help(stdout);
+        return CLI_OK;
+    }
+    if (strcmp(name, "--version") == 0) {
+        printf("weir %s\n", WEIR_VERSION);
+        return CLI_OK;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
+    fprintf(stderr, "weir: there is no command '%s'; see weir --help\n", name);
+    return CLI_USAGE;
+}

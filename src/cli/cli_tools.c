@@ -1,0 +1,245 @@
+/* The small commands: synth, tokenize, plan, doctor. */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int cli_synth(int argc, char **argv)
+{
+    cli_common c;
+    weir_synth_options o;
+    const char *path = NULL;
+    bool tied = false, untied = false;
+    cli_common_init(&c);
+    weir_synth_options_init(&o);
+    cli_args a = {.command = "synth",
+                  .summary = "Writes a model with seeded random weights and a working tokenizer."};
+    cli_add(&a, "arch", 0, CLI_TEXT, &o.arch, "NAME", "llama, qwen2, qwen3 or gemma3");
+    cli_add(&a, "type", 0, CLI_TEXT, &o.type, "TYPE",
+            "weight type: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q4_K_M, ...");
+    cli_add(&a, "hidden", 0, CLI_U32, &o.hidden, "N", "width (default 256)");
+    cli_add(&a, "layers", 0, CLI_U32, &o.n_layers, "N", "layers (default 4)");
+    cli_add(&a, "heads", 0, CLI_U32, &o.n_heads, "N", "query heads (default 4)");
+    cli_add(&a, "kv-heads", 0, CLI_U32, &o.n_kv_heads, "N", "key-value heads (default 2)");
+    cli_add(&a, "head-dim", 0, CLI_U32, &o.head_dim, "N", "head dimension (default hidden / heads)");
+    cli_add(&a, "ffn", 0, CLI_U32, &o.ffn, "N", "feed-forward width (default 512)");
+    cli_add(&a, "vocab", 0, CLI_U32, &o.n_vocab, "N", "tokens, 259 at least (default 1024)");
+    cli_add(&a, "ctx", 0, CLI_U32, &o.ctx_tokens, "N", "trained context (default 2048)");
+    cli_add(&a, "window", 0, CLI_U32, &o.window, "N", "gemma3: sliding window (default 512)");
+    cli_add(&a, "softcap", 0, CLI_F32, &o.softcap, "X", "gemma3: soft cap of scores and logits; 0: none");
+    cli_add(&a, "rope-scaling", 0, CLI_TEXT, &o.rope_scaling, "KIND", "linear, llama3 or yarn");
+    cli_add(&a, "tied", 0, CLI_FLAG, &tied, NULL, "the head is the embedding table");
+    cli_add(&a, "untied", 0, CLI_FLAG, &untied, NULL, "the head is a matrix of its own");
+    cli_add(&a, "safetensors", 0, CLI_FLAG, &o.safetensors, NULL, "write a folder in Hugging Face's layout");
+    cli_add(&a, "seed", 0, CLI_U64, &o.seed, "N", "seed (default 1)");
+    cli_add(&a, "output", 'o', CLI_TEXT, &path, "FILE", "where to write");
+    int rc = cli_parse(&a, argc, argv);
+    if (rc != CLI_OK || a.help) return rc;
+    if (path == NULL || (tied && untied)) {
+        fprintf(stderr, path == NULL ? "weir synth: no output is given; use -o FILE\n"
+                                     : "weir synth: --tied and --untied exclude each other\n");
+        return CLI_USAGE;
+    }
+    o.tied_given = tied || untied;
+    o.tied = tied;
+    o.progress = cli_progress;
+    o.progress_arg = (void *)"writing";
+    weir_context *context;
+    rc = cli_context(&c, &context);
+    if (rc != CLI_OK) return rc;
+    weir_error err;
+    weir_status status = weir_synth(context, &o, path, &err);
+    cli_progress_end();
+    if (status != WEIR_OK)
+        rc = err.code == WEIR_ERR_INVALID_ARGUMENT ? (cli_error("synth", &err), CLI_USAGE)
+                                                   : cli_error("synth", &err);
+    weir_context_destroy(context);
+    return rc;
+}
+
+int cli_tokenize(int argc, char **argv)
+{
+    cli_common c;
+    bool special = false, bos = false;
+    cli_common_init(&c);
+    cli_args a = {.command = "tokenize", .summary = "Text on standard input, token ids on standard output."};
+    cli_add_model(&a, &c);
+    cli_add(&a, "special", 0, CLI_FLAG, &special, NULL, "parse special tokens in the text");
+    cli_add(&a, "bos", 0, CLI_FLAG, &bos, NULL, "put the beginning-of-text token in front");
+    int rc = cli_parse(&a, argc, argv);
+    if (rc != CLI_OK || a.help) return rc;
+    weir_context *context;
+    weir_model *model;
+    rc = cli_open(&c, &context, &model);
+    if (rc != CLI_OK) return rc;
+    /* Bytes of standard input, NULs included. */
+    size_t len = 0, cap = 1 << 16;
+    char *text = malloc(cap);
+    for (size_t got; text != NULL && (got = fread(text + len, 1, cap - len, stdin)) > 0;) {
+        len += got;
+        if (len == cap) text = realloc(text, cap *= 2);
+    }
+    int32_t *ids = NULL;
+    size_t n = 0;
+    weir_error err;
+    int flags = (special ? WEIR_TOKENIZE_SPECIAL : 0) | (bos ? WEIR_TOKENIZE_BOS : 0);
+    if (text == NULL || weir_tokenize(model, text, len, flags, &ids, &n, &err) != WEIR_OK) {
+        rc = text == NULL ? CLI_FAILED : cli_error("tokenize", &err);
+    } else if (c.json) {
+        json_t *tokens = json_array();
+        for (size_t i = 0; i < n; i++) json_array_append_new(tokens, json_integer(ids[i]));
+        rc = cli_json_print(json_pack("{s:o}", "tokens", tokens));
+    } else {
+        for (size_t i = 0; i < n; i++) printf("%s%d", i ? " " : "", ids[i]);
+        putchar('\n');
+    }
+    free(text);
+    weir_free(model, ids);
+    weir_model_close(model);
+    weir_context_destroy(context);
+    return rc;
+}
+
+static void print_plan(const weir_plan *p)
+{
+    char a[32], b[32];
+    printf("budget %s%s, %u session%s of %u tokens, prefill chunk %u, %u thread%s\n",
+           weir_size_text(p->budget_bytes, a), p->budget_is_default ? " (what the machine leaves)" : "",
+           p->n_sessions, p->n_sessions == 1 ? "" : "s", p->ctx_tokens, p->prefill_chunk, p->n_threads,
+           p->n_threads == 1 ? "" : "s");
+    for (uint32_t i = 0; i < p->n_accounts; i++)
+        if (p->accounts[i].planned_bytes > 0)
+            printf("  %-18s %12s\n", p->accounts[i].tag, weir_size_text(p->accounts[i].planned_bytes, a));
+    printf("  %-18s %12s\n", "peak", weir_size_text(p->planned_peak_bytes, a));
+    printf("smallest budget %s; from %s on nothing streams\n", weir_size_text(p->smallest_bytes, a),
+           weir_size_text(p->whole_bytes, b));
+    if (p->fits)
+        printf("fits; each pass reads %s of weights, %s of it from storage\n",
+               weir_size_text(p->weight_bytes_per_pass, a), weir_size_text(p->streamed_bytes_per_pass, b));
+    else
+        printf("does not fit: %s are missing\n", weir_size_text(p->missing_bytes, a));
+}
+
+static int print_plan_json(const weir_plan *p)
+{
+    json_t *accounts = json_object();
+    for (uint32_t i = 0; i < p->n_accounts; i++)
+        json_object_set_new(accounts, p->accounts[i].tag,
+                            json_integer((json_int_t)p->accounts[i].planned_bytes));
+    json_t *j = json_object();
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {{"budget_bytes", p->budget_bytes},
+                   {"planned_peak_bytes", p->planned_peak_bytes},
+                   {"smallest_bytes", p->smallest_bytes},
+                   {"whole_bytes", p->whole_bytes},
+                   {"missing_bytes", p->missing_bytes},
+                   {"ctx_tokens", p->ctx_tokens},
+                   {"sessions", p->n_sessions},
+                   {"prefill_chunk", p->prefill_chunk},
+                   {"threads", p->n_threads},
+                   {"streamed_bytes_per_pass", p->streamed_bytes_per_pass},
+                   {"weight_bytes_per_pass", p->weight_bytes_per_pass},
+                   {"macs_per_token", p->macs_per_token}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(j, numbers[i].name, json_integer((json_int_t)numbers[i].value));
+    json_object_set_new(j, "fits", json_boolean(p->fits));
+    json_object_set_new(j, "budget_is_default", json_boolean(p->budget_is_default));
+    json_object_set_new(j, "accounts", accounts);
+    return cli_json_print(j);
+}
+
+int cli_plan(int argc, char **argv)
+{
+    cli_common c;
+    cli_common_init(&c);
+    cli_args a = {.command = "plan",
+                  .operand = "FILE",
+                  .summary =
+                      "Says what a budget would hold; nothing is loaded. Exit 1 when it does not fit."};
+    cli_add_model(&a, &c);
+    cli_add_load(&a, &c);
+    cli_add(&a, "sessions", 0, CLI_U32, &c.load.n_sessions, "N", "conversations at once (default 1)");
+    int rc = cli_parse(&a, argc, argv);
+    if (rc != CLI_OK || a.help) return rc;
+    c.model = a.value;
+    weir_context *context;
+    weir_model *model;
+    rc = cli_open(&c, &context, &model);
+    if (rc != CLI_OK) return rc;
+    weir_plan plan = {.struct_size = sizeof plan};
+    weir_error err;
+    if (weir_model_plan(model, &c.load, &plan, &err) != WEIR_OK) {
+        rc = cli_error("plan", &err);
+    } else {
+        if (c.json)
+            rc = print_plan_json(&plan);
+        else
+            print_plan(&plan);
+        if (rc == CLI_OK && !plan.fits) rc = CLI_FAILED;
+    }
+    weir_model_close(model);
+    weir_context_destroy(context);
+    return rc;
+}
+
+static void print_machine(const weir_machine *m)
+{
+    char a[32], b[32];
+    printf("weir %s\n", WEIR_VERSION);
+    printf("processors    %u; instruction sets", m->n_cpus);
+    for (size_t i = 0; m->cpu_sets[i] != NULL; i++)
+        printf(" %s%s", m->cpu_sets[i], strcmp(m->cpu_sets[i], m->cpu_set) == 0 ? " (in use)" : "");
+    printf("\nmemory        %s, available %s\n", weir_size_text(m->total_bytes, a),
+           weir_size_text(m->available_bytes, b));
+    if (m->cgroup_limit_bytes != UINT64_MAX)
+        printf("cgroup v%d     limit %s, free %s (reclaimable cache counts as free)\n", m->cgroup_version,
+               weir_size_text(m->cgroup_limit_bytes, a), weir_size_text(m->cgroup_free_bytes, b));
+    else
+        printf("cgroup        no limit\n");
+    printf("reserve       %s\nbudget        %s (what a run gets without --mem; swap and zram never count)\n",
+           weir_size_text(m->reserve_bytes, a), weir_size_text(m->default_budget_bytes, b));
+}
+
+int cli_doctor(int argc, char **argv)
+{
+    cli_common c;
+    cli_common_init(&c);
+    cli_args a = {.command = "doctor", .summary = "Shows the machine, its limits and the settings."};
+    cli_add(&a, "set", 0, CLI_SETTING, &c.settings, "NAME=VALUE", "a setting");
+    cli_add(&a, "json", 0, CLI_FLAG, &c.json, NULL, "one JSON document on standard output");
+    int rc = cli_parse(&a, argc, argv);
+    if (rc != CLI_OK || a.help) return rc;
+    weir_context *context;
+    rc = cli_context(&c, &context);
+    if (rc != CLI_OK) return rc;
+    weir_machine machine = {.struct_size = sizeof machine};
+    weir_error err;
+    const char *name, *value, *source, *help;
+    if (weir_machine_read(context, &machine, &err) != WEIR_OK) {
+        rc = cli_error("doctor", &err);
+    } else if (c.json) {
+        json_t *settings = json_object();
+        for (size_t i = 0; weir_context_setting(context, i, &name, &value, &source, &help); i++)
+            json_object_set_new(settings, name, json_pack("{s:s,s:s}", "value", value, "source", source));
+        json_t *j =
+            json_pack("{s:s,s:i,s:s,s:I,s:I,s:I,s:I,s:i}", "version", WEIR_VERSION, "cpus",
+                      (int)machine.n_cpus, "cpu_set", machine.cpu_set, "total_bytes",
+                      (json_int_t)machine.total_bytes, "available_bytes", (json_int_t)machine.available_bytes,
+                      "reserve_bytes", (json_int_t)machine.reserve_bytes, "default_budget_bytes",
+                      (json_int_t)machine.default_budget_bytes, "cgroup_version", machine.cgroup_version);
+        if (machine.cgroup_limit_bytes != UINT64_MAX)
+            json_object_set_new(j, "cgroup_limit_bytes",
+                                json_integer((json_int_t)machine.cgroup_limit_bytes));
+        json_object_set_new(j, "settings", settings);
+        rc = cli_json_print(j);
+    } else {
+        print_machine(&machine);
+        printf("\n%-28s %-12s %-12s %s\n", "setting", "value", "from", "");
+        for (size_t i = 0; weir_context_setting(context, i, &name, &value, &source, &help); i++)
+            printf("%-28s %-12s %-12s %s\n", name, value, source, help);
+    }
+    weir_context_destroy(context);
+    return rc;
+}
