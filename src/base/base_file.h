@@ -37,5 +37,7 @@ void base_writer_destroy(base_writer *w); /* takes NULL */
 weir_status base_file_slurp(base_env *env, const char *path, size_t max_bytes, char **out, size_t *len,
                             weir_error *err);
 bool base_file_exists(const char *path);
+/* Makes a folder where there is none yet. Errors: PERMISSION, IO (something else has the name, no parent). */
+weir_status base_folder_make(const char *path, weir_error *err);
 
 #endif

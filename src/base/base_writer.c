@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define WRITER_BUFFER_BYTES (64 << 10)
@@ -144,4 +145,14 @@ void base_writer_destroy(base_writer *w)
     base_free(w->env, w->temporary);
     base_free(w->env, w->path);
     base_free(w->env, w);
+}
+
+weir_status base_folder_make(const char *path, weir_error *err)
+{
+    struct stat st;
+    if (mkdir(path, 0777) == 0) return WEIR_OK;
+    int error = errno;
+    if (error == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return WEIR_OK;
+    return base_fail(err, error == EACCES || error == EPERM ? WEIR_ERR_PERMISSION : WEIR_ERR_IO,
+                     "%s: the folder cannot be made: %s", path, strerror(error));
 }

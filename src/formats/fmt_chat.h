@@ -1,5 +1,5 @@
-/* Chat templates. A model's Jinja template is never executed: it is recognised by marks that the known families
- * leave in it, and rendered by our own code. */
+/* Chat templates. A model's Jinja template is never executed: it is recognised by marks that the known
+ * families leave in it, and rendered by our own code. */
 #ifndef WEIR_FMT_CHAT_H
 #define WEIR_FMT_CHAT_H
 
@@ -28,12 +28,13 @@ const char *fmt_chat_name(fmt_chat_kind kind);
 
 typedef struct fmt_chat {
     fmt_chat_kind kind;
-    const char *default_system; /* the template's own system text for a chat without one, or NULL; points into the model */
+    const char *default_system; /* the template's own system text for a chat without one, or NULL; points into
+                                   the model */
     size_t default_system_len;
 } fmt_chat;
 
-/* Recognises the model's template (tokenizer.chat_template, or tokenizer_config.json). Errors: TEMPLATE: there is none, or none we know;
- * the message says which and offers --raw. */
+/* Recognises the model's template (tokenizer.chat_template, or tokenizer_config.json). Errors: TEMPLATE:
+ * there is none, or none we know; the message says which and offers --raw. */
 weir_status fmt_chat_detect(const fmt_model *m, const fmt_tokenizer *t, fmt_chat *out, weir_error *err);
 
 typedef struct fmt_message {
@@ -42,10 +43,12 @@ typedef struct fmt_message {
     size_t len;
 } fmt_message;
 
-/* Appends the ids of the messages [first, n) of a conversation. BOS comes before message 0 where the model wants it.
- * With `open`, the assistant's turn is opened at the end. What users write is tokenized without special tokens, so that no
- * message can forge a turn. *ids is a block for base_free. Errors: INVALID_ARGUMENT (an unknown role, roles out of order for the family). */
-weir_status fmt_chat_encode(base_env *env, const fmt_chat *chat, const fmt_tokenizer *t, const fmt_message *messages, size_t first,
-                            size_t n, bool open, int32_t **ids, size_t *n_ids, weir_error *err);
+/* Appends the ids of the messages [first, n) of a conversation. BOS comes before message 0 where the model
+ * wants it. With `open`, the assistant's turn is opened at the end. What users write is tokenized without
+ * special tokens, so that no message can forge a turn. *ids is a block for base_free. Errors:
+ * INVALID_ARGUMENT (an unknown role, roles out of order for the family). */
+weir_status fmt_chat_encode(base_env *env, const fmt_chat *chat, const fmt_tokenizer *t,
+                            const fmt_message *messages, size_t first, size_t n, bool open, int32_t **ids,
+                            size_t *n_ids, weir_error *err);
 
 #endif

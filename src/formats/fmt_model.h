@@ -1,9 +1,9 @@
 /* A model's files, described: GGUF v2/v3 (single or split) and safetensors (single, sharded, or a folder in
  * Hugging Face's layout).
  *
- * Memory: large arrays (vocabularies) stay in the file and are read through fmt_array_open; scalars, strings up to 1 MiB and
- * the tensor table are held, under the ledger tag METADATA. Every count, length, product and offset
- * is checked against the file before use. */
+ * Memory: large arrays (vocabularies) stay in the file and are read through fmt_array_open; scalars, strings
+ * up to 1 MiB and the tensor table are held, under the ledger tag METADATA. Every count, length, product and
+ * offset is checked against the file before use. */
 #ifndef WEIR_FMT_MODEL_H
 #define WEIR_FMT_MODEL_H
 
@@ -13,8 +13,19 @@ typedef struct fmt_model fmt_model;
 
 /* GGUF's value types (ggml documentation, docs/gguf.md). */
 typedef enum fmt_type {
-    FMT_U8, FMT_I8, FMT_U16, FMT_I16, FMT_U32, FMT_I32, FMT_F32, FMT_BOOL, FMT_STRING, FMT_ARRAY,
-    FMT_U64, FMT_I64, FMT_F64
+    FMT_U8,
+    FMT_I8,
+    FMT_U16,
+    FMT_I16,
+    FMT_U32,
+    FMT_I32,
+    FMT_F32,
+    FMT_BOOL,
+    FMT_STRING,
+    FMT_ARRAY,
+    FMT_U64,
+    FMT_I64,
+    FMT_F64
 } fmt_type;
 
 typedef struct fmt_value {
@@ -24,8 +35,17 @@ typedef struct fmt_value {
         uint64_t u; /* unsigned and bool */
         int64_t i;
         double f;
-        struct { const char *data; uint64_t len; } str; /* NUL-terminated as well */
-        struct { fmt_type type; uint64_t count; uint32_t file; uint64_t offset; uint64_t bytes; } array;
+        struct {
+            const char *data;
+            uint64_t len;
+        } str; /* NUL-terminated as well */
+        struct {
+            fmt_type type;
+            uint64_t count;
+            uint32_t file;
+            uint64_t offset;
+            uint64_t bytes;
+        } array;
     } v;
 } fmt_value;
 
@@ -43,7 +63,8 @@ typedef struct fmt_tensor {
 
 /* path: a .gguf file (of a split model: any part; all parts must be there), a .safetensors file, a
  * model.safetensors.index.json, or a folder with such files and config.json.
- * Errors: NOT_FOUND, PERMISSION, IO, TRUNCATED, FORMAT, UNSUPPORTED (a version, a type); each names file and offset. */
+ * Errors: NOT_FOUND, PERMISSION, IO, TRUNCATED, FORMAT, UNSUPPORTED (a version, a type); each names file and
+ * offset. */
 weir_status fmt_model_open(base_env *env, const char *path, fmt_model **out, weir_error *err);
 void fmt_model_close(fmt_model *m); /* takes NULL */
 
@@ -69,7 +90,8 @@ const char *fmt_get_str(const fmt_model *m, const char *key);
 
 /* Sequential reader of an array value, through a small buffer. */
 typedef struct fmt_array fmt_array;
-weir_status fmt_array_open(base_env *env, const fmt_model *m, const fmt_value *value, fmt_array **out, weir_error *err);
+weir_status fmt_array_open(base_env *env, const fmt_model *m, const fmt_value *value, fmt_array **out,
+                           weir_error *err);
 void fmt_array_close(fmt_array *a);
 /* Numbers of any type, converted. Past the end: INTERNAL. */
 weir_status fmt_array_next_f64(fmt_array *a, double *out, weir_error *err);
@@ -77,11 +99,10 @@ weir_status fmt_array_next_i64(fmt_array *a, int64_t *out, weir_error *err);
 /* *data is valid until the next call. */
 weir_status fmt_array_next_str(fmt_array *a, const char **data, uint64_t *len, weir_error *err);
 
-/* Hugging Face folders (fmt_hf_*.c) translate config.json to GGUF keys, with four keys of our own for what the GGUF
- * conversion bakes into weights and Hugging Face files do not:
- *   weir.rope_style   "norm" | "neox"   pairs (2i, 2i+1) or (i, i + d/2)
- *   weir.norm_offset  f32               added to every RMSNorm weight (Gemma: 1)
- *   weir.tokenizer_json, weir.tokenizer_config  paths of those files, when present */
+/* Hugging Face folders (fmt_hf_*.c) translate config.json to GGUF keys, with four keys of our own for what
+ * the GGUF conversion bakes into weights and Hugging Face files do not: weir.rope_style   "norm" | "neox"
+ * pairs (2i, 2i+1) or (i, i + d/2) weir.norm_offset  f32               added to every RMSNorm weight (Gemma:
+ * 1) weir.tokenizer_json, weir.tokenizer_config  paths of those files, when present */
 /* The folder's side files; NULL when absent. Owned by the model. */
 const char *fmt_model_dir(const fmt_model *m);
 

@@ -9,7 +9,8 @@ typedef struct fmt_writer fmt_writer;
 typedef enum fmt_writer_kind { FMT_WRITE_GGUF, FMT_WRITE_SAFETENSORS } fmt_writer_kind;
 
 /* Values and tensors are declared first, then data is written in the order of declaration. */
-weir_status fmt_writer_create(base_env *env, fmt_writer_kind kind, const char *path, fmt_writer **out, weir_error *err);
+weir_status fmt_writer_create(base_env *env, fmt_writer_kind kind, const char *path, fmt_writer **out,
+                              weir_error *err);
 void fmt_writer_destroy(fmt_writer *w); /* takes NULL; without finish the file is removed */
 
 weir_status fmt_writer_u32(fmt_writer *w, const char *key, uint32_t value, weir_error *err);
@@ -21,8 +22,8 @@ weir_status fmt_writer_array(fmt_writer *w, const char *key, fmt_type type, uint
 weir_status fmt_writer_str_array(fmt_writer *w, const char *key, uint64_t count, const char *const *items,
                                  const uint32_t *lens /* NULL: NUL-terminated */, weir_error *err);
 /* dims[0] runs fastest. For safetensors only F32, F16, BF16 and I32 are possible. */
-weir_status fmt_writer_tensor(fmt_writer *w, const char *name, uint32_t dtype, uint32_t n_dims, const uint64_t *dims,
-                              weir_error *err);
+weir_status fmt_writer_tensor(fmt_writer *w, const char *name, uint32_t dtype, uint32_t n_dims,
+                              const uint64_t *dims, weir_error *err);
 /* Appends bytes to the present tensor; goes on to the next (with padding) when it is complete. */
 weir_status fmt_writer_data(fmt_writer *w, const void *data, size_t bytes, weir_error *err);
 /* Checks that all data was given, writes what is left and renames into place. */

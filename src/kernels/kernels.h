@@ -10,9 +10,9 @@
 
 /* ---- activations as matrix products read them ----
  * F32: the floats themselves.
- * Q32: per row of k (a multiple of 32): int8 q[k]; then float d[k/32]; then int32 sum[k/32] (sums of q over each block of 32).
- * Q256: per row of k (a multiple of 256): int8 q[k]; then float d[k/256]; then int32 sum[k/16] (sums of q over each 16).
- * Rows start at multiples of 64 bytes. */
+ * Q32: per row of k (a multiple of 32): int8 q[k]; then float d[k/32]; then int32 sum[k/32] (sums of q over
+ * each block of 32). Q256: per row of k (a multiple of 256): int8 q[k]; then float d[k/256]; then int32
+ * sum[k/16] (sums of q over each 16). Rows start at multiples of 64 bytes. */
 typedef enum kern_act { KERN_ACT_F32, KERN_ACT_Q32, KERN_ACT_Q256, KERN_ACT_NONE } kern_act;
 
 /* How activations meet a weight type: F32, F16, BF16 -> F32; blocks of 32 -> Q32; blocks of 256 -> Q256. */
@@ -20,22 +20,24 @@ kern_act kern_act_for(uint32_t dtype);
 /* Bytes of one row, a multiple of 64. k is a multiple of the block. */
 size_t kern_act_row_bytes(kern_act act, size_t k);
 
-/* out[t * out_stride + r] = bias[r] + sum over k of W[r][k] x act[t][k], for rows [row_begin, row_end) and all tokens. */
+/* out[t * out_stride + r] = bias[r] + sum over k of W[r][k] x act[t][k], for rows [row_begin, row_end) and
+ * all tokens. */
 typedef struct kern_matmul {
-    uint32_t dtype;       /* of the weight */
-    const void *w;        /* row 0, in the file's layout; 1-byte alignment */
-    size_t row_bytes;     /* stride of weight rows */
-    size_t k;             /* row length in elements, a multiple of the block */
-    const void *act;      /* token 0, of kind kern_act_for(dtype), 64-byte aligned */
-    size_t act_stride;    /* bytes between tokens */
+    uint32_t dtype;    /* of the weight */
+    const void *w;     /* row 0, in the file's layout; 1-byte alignment */
+    size_t row_bytes;  /* stride of weight rows */
+    size_t k;          /* row length in elements, a multiple of the block */
+    const void *act;   /* token 0, of kind kern_act_for(dtype), 64-byte aligned */
+    size_t act_stride; /* bytes between tokens */
     size_t n_tokens;
     float *out;
-    size_t out_stride;    /* floats between tokens */
-    const float *bias;    /* indexed as rows, or NULL; added last, one rounding */
+    size_t out_stride; /* floats between tokens */
+    const float *bias; /* indexed as rows, or NULL; added last, one rounding */
 } kern_matmul;
 
-/* One layer's cache of one sequence. Positions are kept at slot = position mod capacity; capacity is a multiple of 16.
- * K: [capacity/16][n_kv_heads][head_dim][16] (sixteen positions side by side); V: [capacity][n_kv_heads][head_dim]. */
+/* One layer's cache of one sequence. Positions are kept at slot = position mod capacity; capacity is a
+ * multiple of 16. K: [capacity/16][n_kv_heads][head_dim][16] (sixteen positions side by side); V:
+ * [capacity][n_kv_heads][head_dim]. */
 typedef struct kern_kv {
     void *k, *v;
     uint32_t dtype;    /* F16 or F32 */
@@ -44,13 +46,13 @@ typedef struct kern_kv {
 
 /* Attention of one query row and a range of query heads over positions [first, last] of one sequence. */
 typedef struct kern_attention {
-    const float *q;   /* [n_heads][head_dim] of this row, RoPE applied */
-    float *out;       /* [n_heads][head_dim] */
+    const float *q; /* [n_heads][head_dim] of this row, RoPE applied */
+    float *out;     /* [n_heads][head_dim] */
     const kern_kv *kv;
     uint32_t n_heads, n_kv_heads, head_dim; /* head_dim a multiple of 16? any multiple of 2 */
     uint32_t first, last;
-    float scale;      /* q is multiplied by it first */
-    float softcap;    /* 0: none; else s = softcap x tanh(s / softcap) */
+    float scale;   /* q is multiplied by it first */
+    float softcap; /* 0: none; else s = softcap x tanh(s / softcap) */
 } kern_attention;
 
 typedef enum kern_glu { KERN_GLU_SILU, KERN_GLU_GELU } kern_glu; /* GELU in its tanh form */
@@ -67,11 +69,12 @@ typedef struct kern_table {
 
     /* y[i] = (x[i] x inv) x (w[i] + w_offset), inv = 1 / sqrt(mean of squares + eps). */
     void (*rms_norm)(const float *x, const float *w, float w_offset, float eps, size_t n, float *y);
-    /* Rotates n_heads heads of head_dim in place; table holds n_rot/2 cosines, then n_rot/2 sines. neox: pairs (i, i + n_rot/2),
-     * else (2i, 2i + 1). Elements from n_rot on stay. */
+    /* Rotates n_heads heads of head_dim in place; table holds n_rot/2 cosines, then n_rot/2 sines. neox:
+     * pairs (i, i + n_rot/2), else (2i, 2i + 1). Elements from n_rot on stay. */
     void (*rope)(float *x, size_t n_heads, size_t head_dim, size_t n_rot, const float *table, bool neox);
     /* Writes one row's K and V ([n_kv_heads][head_dim] floats each) at a position. */
-    void (*kv_store)(const kern_kv *kv, uint32_t n_kv_heads, uint32_t head_dim, uint32_t position, const float *k, const float *v);
+    void (*kv_store)(const kern_kv *kv, uint32_t n_kv_heads, uint32_t head_dim, uint32_t position,
+                     const float *k, const float *v);
     /* scratch: kern_attention_scratch_bytes. */
     void (*attention)(const kern_attention *a, uint32_t head_begin, uint32_t head_end, void *scratch);
     void (*glu)(kern_glu kind, const float *gate, const float *up, size_t n, float *y); /* y may be gate */
@@ -82,8 +85,8 @@ typedef struct kern_table {
     float (*softmax)(const float *x, size_t n, float inv_temperature, float *p);
 } kern_table;
 
-/* "auto", "ref", "avx2", "avx512", "neon". UNSUPPORTED when this machine lacks it (the message lists what it has),
- * INVALID_ARGUMENT for another word. */
+/* "auto", "ref", "avx2", "avx512", "neon". UNSUPPORTED when this machine lacks it (the message lists what it
+ * has), INVALID_ARGUMENT for another word. */
 weir_status kern_select(const char *name, const kern_table **out, weir_error *err);
 /* Names of the sets this machine runs, best first, NULL-terminated. */
 const char *const *kern_available(void);
@@ -92,8 +95,8 @@ const char *const *kern_available(void);
 size_t kern_scratch_bytes(size_t k);
 size_t kern_attention_scratch_bytes(uint32_t n_positions, uint32_t head_dim);
 
-/* cos and sin of position x inv_freq[i], times mscale: n_half cosines, then n_half sines. Scalar double arithmetic of our own,
- * the same on every machine. */
+/* cos and sin of position x inv_freq[i], times mscale: n_half cosines, then n_half sines. Scalar double
+ * arithmetic of our own, the same on every machine. */
 void kern_rope_table(int32_t position, const double *inv_freq, size_t n_half, double mscale, float *table);
 /* x^y for x > 0, exp, log, in double: our own, the same on every machine (error below 2 ulp). */
 double kern_pow(double x, double y);

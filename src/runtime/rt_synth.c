@@ -4,10 +4,11 @@
 #include "rt_synth.h"
 #include "rt_internal.h"
 
+#include "kernels/kernels.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 void weir_synth_options_init(weir_synth_options *o)
 {
@@ -347,7 +348,7 @@ static weir_status write_model(rt_synth *s, fmt_writer *w, weir_error *err)
 
 weir_status weir_synth(weir_context *c, const weir_synth_options *o, const char *path, weir_error *err)
 {
-    rt_synth s = {.env = rt_context_env(c)};
+    rt_synth s = {.env = c->env};
     weir_status status = fill_in(&s, o, err);
     if (status != WEIR_OK) return status;
     char file[4096];
@@ -356,8 +357,8 @@ weir_status weir_synth(weir_context *c, const weir_synth_options *o, const char 
     } else {
         if (strlen(path) + 32 > sizeof file)
             return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: the path is too long");
-        if (mkdir(path, 0777) != 0 && !rt_is_directory(path))
-            return base_fail(err, WEIR_ERR_IO, "synth: cannot make the folder %s", path);
+        status = base_folder_make(path, err);
+        if (status != WEIR_OK) return status;
         snprintf(file, sizeof file, "%s/model.safetensors", path);
     }
     fmt_writer *w;
