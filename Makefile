@@ -28,15 +28,20 @@ all: $(BUILD)/weir $(BUILD)/libweir.a $(BUILD)/libweir.so
 %_avx2.o: ISA = -mavx2 -mfma -mf16c
 %_avx512.o: ISA = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi
 
+# V=1 shows whole command lines.
+Q = $(if $(V),,@)
+say = $(if $(V),,@echo "  $(1)")
+
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(dir $@)
-	$(CC) $(CFLAGS) $(ISA) -MMD -MP -c $< -o $@
+	$(call say,CC $<)
+	$(Q)$(CC) $(CFLAGS) $(ISA) -MMD -MP -c $< -o $@
 
 define layer_rule
 $(BUILD)/lib/$(1).a: $(call objects,$(1))
 	@mkdir -p $$(dir $$@)
 	@rm -f $$@
-	ar rcs $$@ $$^
+	$$(Q)ar rcs $$@ $$^
 endef
 $(foreach l,$(LAYERS),$(eval $(call layer_rule,$(l))))
 
@@ -47,18 +52,22 @@ ALL_OBJECTS = $(foreach l,$(LAYERS),$(call objects,$(l)))
 
 $(BUILD)/libweir.a: $(ALL_OBJECTS)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR $@)
+	$(Q)ar rcs $@ $^
 $(BUILD)/libweir.so: $(ALL_OBJECTS)
-	$(CC) -shared $(LDFLAGS) -Wl,-soname,libweir.so.0 -o $@ $^ $(LDLIBS)
+	$(call say,LD $@)
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libweir.so.0 -o $@ $^ $(LDLIBS)
 $(BUILD)/weir: $(call objects,cli) $(BUILD)/libweir.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -ledit
+	$(call say,LD $@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -ledit
 
 # Tests: tests/<folder>/test_x.c links the archives of its layer and those before it.
 test_layer = $(if $(filter lm,$(1)),engines,$(if $(filter cli,$(1)),runtime,$(1)))
 define test_rule
 $(BUILD)/tests/$(1): $(BUILD)/obj/tests/$(1).o $(call archives,$(call test_layer,$(word 1,$(subst /, ,$(1)))))
 	@mkdir -p $$(dir $$@)
-	$$(CC) $$(LDFLAGS) -o $$@ $$^ $$(LDLIBS) -lcmocka
+	$$(call say,LD $$@)
+	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$^ $$(LDLIBS) -lcmocka
 endef
 TESTS := $(patsubst tests/%.c,%,$(sort $(shell find tests -name 'test_*.c')))
 $(foreach t,$(TESTS),$(eval $(call test_rule,$(t))))
@@ -120,13 +129,15 @@ fuzz: $(addprefix $(BUILD)/fuzz/,$(FUZZERS))
 BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libweir.a
 	@mkdir -p $(dir $@)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LD $@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 bench: $(addprefix $(BUILD)/bench/,$(BENCHES)) $(BUILD)/weir
 	@for b in $(BENCHES); do echo "== $$b"; $(BUILD)/bench/$$b; done
 EXAMPLES := $(patsubst examples/%.c,%,$(sort $(wildcard examples/*.c)))
 $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libweir.a
 	@mkdir -p $(dir $@)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LD $@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 examples: $(addprefix $(BUILD)/examples/,$(EXAMPLES))
 
 # ---- installing

@@ -1,0 +1,96 @@
+#!/bin/sh
+# X2: inside a control group of exactly --mem, nothing is ever killed, and the answer is that of an unlimited run.
+# Real cgroups, v1 or v2, whichever has the memory controller here; counted as skipped where none can be made.
+# TAP on standard output. WEIR_TEST_FULL=1 adds the 1.2 GB model.
+set -u
+weir=${WEIR_BUILD:-build}/weir
+models=${WEIR_MODELS:-$HOME/.cache/weir/models}
+smol=$models/SmolLM2-135M-Instruct.Q4_1.gguf
+gemma=$models/gemma3-270m-q4_k_m.gguf
+tmp=$(mktemp -d)
+n=0
+ok() { n=$((n + 1)); echo "ok $n - $1"; }
+no() { n=$((n + 1)); echo "not ok $n - $1"; }
+skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
+
+# ---- where groups can be made
+version=0 parent=
+v1=$(awk '$9 == "cgroup" && $NF ~ /memory/ { print $5; exit }' /proc/self/mountinfo 2>/dev/null)
+[ -n "$v1" ] || v1=$(awk '{ for (i = 7; i <= NF; i++) if ($i == "-" && $(i+1) == "cgroup" && $(i+3) ~ /(^|,)memory(,|$)/) { print $5; exit } }' /proc/self/mountinfo)
+v2=$(awk '{ for (i = 7; i <= NF; i++) if ($i == "-" && $(i+1) == "cgroup2") { print $5; exit } }' /proc/self/mountinfo)
+if [ -n "$v1" ] && mkdir "$v1/weir-test-$$" 2>/dev/null; then
+    version=1 group=$v1/weir-test-$$
+elif [ -n "$v2" ] && grep -qw memory "$v2/cgroup.controllers" 2>/dev/null && echo +memory >"$v2/cgroup.subtree_control" 2>/dev/null &&
+    mkdir "$v2/weir-test-$$" 2>/dev/null; then
+    version=2 group=$v2/weir-test-$$
+fi
+cleanup() {
+    [ "$version" != 0 ] && rmdir "$group" 2>/dev/null
+    rm -rf "$tmp"
+}
+trap cleanup EXIT
+
+# limited BYTES COMMAND...: runs it in a fresh group of that size
+limited() {
+    limit=$1
+    shift
+    rmdir "$group" 2>/dev/null
+    mkdir -p "$group"
+    if [ "$version" = 1 ]; then
+        echo "$limit" >"$group/memory.limit_in_bytes"
+        [ -e "$group/memory.swappiness" ] && echo 0 >"$group/memory.swappiness" 2>/dev/null
+    else
+        echo "$limit" >"$group/memory.max"
+        echo 0 >"$group/memory.swap.max" 2>/dev/null
+    fi
+    sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' sh "$group" "$@"
+}
+kills() {
+    if [ "$version" = 1 ]; then awk '$1 == "oom_kill" { print $2 }' "$group/memory.oom_control"; else awk '$1 == "oom_kill" { print $2 }' "$group/memory.events"; fi
+}
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$2" | head -n 1; }
+tokens() { tr -d '\n ' <"$1" | sed -n 's/.*"tokens":\[\([^]]*\)\].*/\1/p'; }
+
+# same NAME LIMIT_BYTES MODEL ARGS...: the run in a group of LIMIT_BYTES equals the reference in $tmp/whole
+same() {
+    name=$1 limit=$2
+    shift 2
+    if [ "$version" = 0 ]; then skip "$name" "no control group can be made"; return; fi
+    limited "$limit" "$weir" run "$@" --mem "${limit}B" --json >"$tmp/out" 2>"$tmp/err"
+    rc=$? k=$(kills) peak=$(field peak_bytes "$tmp/out")
+    if [ "$rc" != 0 ]; then no "$name: exit $rc: $(tail -n 1 "$tmp/err")"; return; fi
+    if [ "${k:-0}" != 0 ]; then no "$name: $k kills"; return; fi
+    if [ -z "$(tokens "$tmp/out")" ] || [ "$(tokens "$tmp/out")" != "$(tokens "$tmp/whole")" ]; then no "$name: other tokens"; return; fi
+    if [ "$(field logits_hash "$tmp/out")" != "$(field logits_hash "$tmp/whole")" ]; then no "$name: other logits"; return; fi
+    if [ "$peak" -gt "$limit" ]; then no "$name: measured peak $peak bytes is above the budget $limit"; return; fi
+    ok "$name: peak $peak of $limit bytes, planned $(field planned_peak_bytes "$tmp/out")"
+}
+
+p="Write one sentence about rivers."
+if [ -f "$smol" ]; then
+    "$weir" run -m "$smol" -p "$p" -n 24 --ctx 512 --json >"$tmp/whole" 2>/dev/null || no "reference run"
+    same "SmolLM2, --mem 64MiB --ctx 512" 67108864 -m "$smol" -p "$p" -n 24 --ctx 512
+    same "SmolLM2, --mem 45MiB --ctx 512" 47185920 -m "$smol" -p "$p" -n 24 --ctx 512
+else
+    skip "SmolLM2" "no model; tools/get_models.sh fetches it"
+fi
+if [ -f "$gemma" ]; then
+    "$weir" run --raw -m "$gemma" -p "$p" -n 8 --ctx 512 --json >"$tmp/whole" 2>/dev/null || no "reference run"
+    same "Gemma 3, --mem 64MiB --ctx 512" 67108864 --raw -m "$gemma" -p "$p" -n 8 --ctx 512
+else
+    skip "Gemma 3" "no model; tools/get_models.sh fetches it"
+fi
+if [ "${WEIR_TEST_FULL:-0}" = 1 ]; then
+    big=$tmp/big.gguf
+    if "$weir" synth --arch llama --type Q8_0 --hidden 2048 --layers 22 --heads 32 --kv-heads 4 --ffn 5632 --vocab 50257 --seed 1 -o "$big"; then
+        "$weir" run --raw -m "$big" -p "$p" -n 6 --ctx 512 --json >"$tmp/whole" 2>/dev/null || no "reference run"
+        for mb in 1000 700 400 150; do
+            same "synthetic 1.2 GB Q8_0, $mb MB" "${mb}000000" --raw -m "$big" -p "$p" -n 6 --ctx 512
+        done
+    else
+        no "the synthetic model could not be written"
+    fi
+else
+    skip "synthetic 1.2 GB Q8_0 at 1000, 700, 400, 150 MB" "part of make test-full"
+fi
+echo "1..$n"
