@@ -210,8 +210,10 @@ void base_free(base_env *env, void *p)
 {
     if (p == NULL) return;
     block_header *h = (block_header *)p - 1;
-    base_ledger_release(env, h->tag, h->bytes);
+    base_tag tag = h->tag;
+    uint64_t bytes = h->bytes;
     free(h);
+    base_ledger_release(env, tag, bytes);
 }
 
 char *base_strdup(base_env *env, base_tag tag, const char *text, weir_error *err)

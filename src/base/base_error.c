@@ -10,7 +10,10 @@
 #include <strings.h>
 #include <time.h>
 
-const char *weir_status_name(weir_status code)
+/* The library is built with hidden symbols; these two belong to its public face. */
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED const char *weir_status_name(weir_status code)
 {
     switch (code) {
 #define STATUS_NAME(name, text)                                                                              \
@@ -22,7 +25,7 @@ const char *weir_status_name(weir_status code)
     return "UNKNOWN";
 }
 
-const char *weir_status_text(weir_status code)
+EXPORTED const char *weir_status_text(weir_status code)
 {
     switch (code) {
 #define STATUS_TEXT(name, text)                                                                              \

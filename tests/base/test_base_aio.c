@@ -3,6 +3,11 @@
 #include "base_test.h"
 
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #define LEN      (UINT64_C(1) << 20)
 #define TAIL     UINT64_C(1234) /* the file's size is no multiple of any alignment */
@@ -334,6 +339,73 @@ static void without_io_uring_threads_read(void **state)
     base_aio_destroy(aio);
 }
 
+/* Makes io_uring_setup fail with EPERM in this process from now on, as containers' filters do. */
+static bool forbid_io_uring(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* What the child does: 0 when threads read instead, 2 when filters are not possible here. */
+static int read_without_io_uring(base_env *env, base_file *file)
+{
+    if (!forbid_io_uring()) return 2;
+    base_aio_options options = {BASE_AIO_AUTO, 4, false};
+    base_aio *aio = NULL;
+    base_aio_read *got = NULL;
+    char buf[1000];
+    base_aio_read r = {.file = file, .offset = 5, .buf = buf, .len = sizeof buf, .need = sizeof buf};
+    if (base_aio_create(env, &options, &aio, NULL) != WEIR_OK) return 1;
+    bool right = strcmp(base_aio_name(aio), "threads") == 0 && base_aio_submit(aio, &r, NULL) == WEIR_OK &&
+                 base_aio_wait(aio, true, &got, NULL) == WEIR_OK && got == &r;
+    unsigned char *data = pattern(FILE_LEN);
+    right = right && memcmp(buf, data + 5, sizeof buf) == 0;
+    free(data);
+    base_aio_destroy(aio);
+    return right ? 0 : 1;
+}
+
+static void a_filter_that_forbids_io_uring(void **state)
+{
+    fixture *fix = *state;
+    unsigned char *data = pattern(FILE_LEN);
+    base_file *file = NULL;
+    write_file(path_in(fix, "data"), data, FILE_LEN);
+    free(data);
+    assert_status(base_file_open(fix->env, path_in(fix, "data"), &file, &fix->err), WEIR_OK);
+    pid_t child = fork();
+    if (child == 0) _exit(read_without_io_uring(fix->env, file));
+    int result = 0;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    base_file_close(file);
+    assert_true(WIFEXITED(result));
+    if (WEXITSTATUS(result) == 2) skip();
+    assert_int_equal(WEXITSTATUS(result), 0);
+}
+
+/* Where direct reads do not work, the same options read through the cache. */
+static void without_direct_reads_the_cache_serves(void **state)
+{
+    fixture *fix = *state;
+    for (size_t w = 0; w < N_WAYS; w++) {
+        scene s;
+        assert_status(base_fault_parse(fix->env, "direct_io:0:for_good", &fix->err), WEIR_OK);
+        if (open_scene(&s, fix, &ways[w])) {
+            assert_int_equal(base_file_direct_align(s.file), 0);
+            churn(&s, 100, 41 + w);
+        }
+        base_fault_clear(fix->env);
+        close_scene(&s);
+    }
+}
+
 static void creating_fails_cleanly_at_every_fault(void **state)
 {
     fixture *fix = *state;
@@ -390,6 +462,8 @@ int main(void)
         TEST(refused_direct_reads_go_through_the_cache),
         TEST(wrong_use_is_refused),
         TEST(without_io_uring_threads_read),
+        TEST(a_filter_that_forbids_io_uring),
+        TEST(without_direct_reads_the_cache_serves),
         TEST(creating_fails_cleanly_at_every_fault),
         TEST(depth_one_works),
     };
