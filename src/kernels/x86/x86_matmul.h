@@ -5,17 +5,8 @@
 #define WEIR_X86_MATMUL_H
 
 #include "kernels/kern_tables.h"
-#include "x86_tile.h"
+#include "x86_types.h"
 #include "x86_dot.h"
-
-typedef struct quant_type {
-    uint16_t block, block_bytes, panel_bytes;
-    uint8_t sub;  /* elements per sub-block: 32, 16 */
-    uint8_t bias; /* added to the weights */
-    bool min;
-    pack_fn *pack;
-    tile_fn *const *tiles;
-} quant_type;
 
 /* Few tokens: narrow bands and short stretches that stay in the first cache on their way from memory. Many:
  * each packed weight is used for every token, so pack as much as the second cache likes. */
@@ -25,40 +16,6 @@ typedef struct quant_type {
 static_assert((size_t)BAND_PANELS * (TILE_K / 256) * PANEL_256_MIN <= KERN_SCRATCH_MIN,
               "a band fits scratch");
 static_assert((size_t)BAND_PANELS * (TILE_K / 32) * PANEL_32_MIN <= KERN_SCRATCH_MIN, "a band fits scratch");
-
-static const quant_type *quant_type_of(uint32_t dtype)
-{
-    static const quant_type q8_0 = {32, 34, PANEL_32, 32, V_WIDE_BIAS, false, pack_q8_0, tile_wide};
-    static const quant_type q4_0 = {32, 18, PANEL_32, 32, 8, false, pack_q4_0, tile_plain};
-    static const quant_type q4_1 = {32, 20, PANEL_32_MIN, 32, 0, true, pack_q4_1, tile_min};
-    static const quant_type q5_0 = {32, 22, PANEL_32, 32, 16, false, pack_q5_0, tile_plain};
-    static const quant_type q5_1 = {32, 24, PANEL_32_MIN, 32, 0, true, pack_q5_1, tile_min};
-    static const quant_type iq4_nl = {32, 18, PANEL_32, 32, V_WIDE_BIAS, false, pack_iq4_nl, tile_wide};
-    static const quant_type mxfp4 = {32, 17, PANEL_32, 32, V_WIDE_BIAS, false, pack_mxfp4, tile_wide};
-    static const quant_type q2_k = {256, 84, PANEL_256_MIN, 16, 0, true, pack_q2_k, tile_k16_min};
-    static const quant_type q3_k = {256, 110, PANEL_256, 16, 4, false, pack_q3_k, tile_k16};
-    static const quant_type q4_k = {256, 144, PANEL_K32_MIN, 32, 0, true, pack_q4_k, tile_k32_min};
-    static const quant_type q5_k = {256, 176, PANEL_K32_MIN, 32, 0, true, pack_q5_k, tile_k32_min};
-    static const quant_type q6_k = {256, 210, PANEL_256, 16, 32, false, pack_q6_k, tile_k16};
-    static const quant_type iq4_xs = {256,         136,   PANEL_K32,   32,
-                                      V_WIDE_BIAS, false, pack_iq4_xs, tile_k32_wide};
-    switch (dtype) {
-    case BASE_Q8_0: return &q8_0;
-    case BASE_Q4_0: return &q4_0;
-    case BASE_Q4_1: return &q4_1;
-    case BASE_Q5_0: return &q5_0;
-    case BASE_Q5_1: return &q5_1;
-    case BASE_IQ4_NL: return &iq4_nl;
-    case BASE_MXFP4: return &mxfp4;
-    case BASE_Q2_K: return &q2_k;
-    case BASE_Q3_K: return &q3_k;
-    case BASE_Q4_K: return &q4_k;
-    case BASE_Q5_K: return &q5_k;
-    case BASE_Q6_K: return &q6_k;
-    case BASE_IQ4_XS: return &iq4_xs;
-    default: return NULL;
-    }
-}
 
 /* out[i] = factor x in[i] */
 static void multiply_sums(int32_t *out, const int32_t *in, size_t n, int32_t factor)
@@ -118,11 +75,36 @@ static void set_rows(const kern_matmul *m, size_t row, size_t n_rows, row_set *s
 {
     int32_t at[V_LANES];
     for (size_t r = 0; r < V_LANES; r++) {
-        size_t i = r < n_rows ? r : n_rows - 1;
+        size_t i = r < n_rows ? r : n_rows - 1; /* n_rows may exceed V_LANES */
         s->row[r] = (const uint8_t *)m->w + (row + i) * m->row_bytes;
         at[r] = (int32_t)(i * m->row_bytes);
     }
     s->at = v_loadi(at);
+    s->ahead = (const char *)s->row[0];
+}
+
+/* One token: each weight is used once, so it need not be packed. */
+static void matmul_one(const kern_matmul *m, const quant_type *type, size_t row_begin, size_t row_end)
+{
+    tile_tokens tokens;
+    tile_args a = {.act_stride = m->act_stride, .tokens = &tokens, .out_stride = m->out_stride};
+    for (size_t row = row_begin; row < row_end; row += V_LANES) {
+        row_set s;
+        a.n_rows = row_end - row;
+        a.out = m->out + row;
+        set_rows(m, row, a.n_rows, &s);
+        if (a.n_rows > V_LANES) s.ahead += V_LANES * m->row_bytes;
+        for (size_t k0 = 0; k0 < m->k; k0 += TILE_K) {
+            size_t n = m->k - k0 < TILE_K ? m->k - k0 : TILE_K;
+            if (row == row_begin || m->k > TILE_K) prepare_tokens(type, m->act, 0, m->k, k0, n, 1, &tokens);
+            a.q = (const char *)m->act + k0;
+            a.d = (const char *)(kern_act_d(m->act, m->k) + k0 / type->block);
+            a.n_blocks = n / type->block;
+            a.first = k0 == 0;
+            a.bias = m->bias && k0 + n == m->k ? m->bias + row : NULL;
+            type->direct(&s, k0 / type->block, &a);
+        }
+    }
 }
 
 /* All tokens with the packed band of rows [row, row + n_rows) over k0 ... k0 + n. */
@@ -183,6 +165,8 @@ static void matmul_any(const kern_matmul *m, size_t row_begin, size_t row_end, v
     const quant_type *type = quant_type_of(m->dtype);
     if (m->k == 0 || m->row_bytes > INT32_MAX / V_LANES)
         kern_ref_matmul(m, row_begin, row_end, scratch);
+    else if (type && m->n_tokens == 1)
+        matmul_one(m, type, row_begin, row_end);
     else if (type)
         matmul_quant(m, type, row_begin, row_end, scratch);
     else if (kern_act_for(m->dtype) == KERN_ACT_F32)

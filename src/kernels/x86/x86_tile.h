@@ -68,12 +68,6 @@ V_INLINE void tile_end(const tile_args *a, vf acc[2][V_TILE_TOKENS], const int R
         }
     }
 }
-V_INLINE vi tile_broadcast(const char *p)
-{
-    int32_t x;
-    memcpy(&x, p, sizeof x);
-    return v_set32(x);
-}
 V_INLINE vf tile_scale(const tile_args *a, int t, size_t block)
 {
     float x;
@@ -91,7 +85,7 @@ V_INLINE void tile_dots(const tile_args *a, const char *w, const char *q, vi s[2
         V_UNROLL for (int r = 0; r < R; r++) x[r] = v_loadi(w + (size_t)r * a->panel_stride + g * V_BYTES);
         V_UNROLL for (int t = 0; t < T; t++)
         {
-            vi y = tile_broadcast(q + (size_t)t * a->act_stride + g * 4);
+            vi y = broadcast_4(q + (size_t)t * a->act_stride + g * 4);
             V_UNROLL for (int r = 0; r < R; r++)
             {
                 s[r][t] = wide ? v_dot_wide(s[r][t], x[r], y) : v_dot(s[r][t], x[r], y);
@@ -139,7 +133,7 @@ V_INLINE vi tile_minima(const char *minima, const int16_t *pairs, const int n)
     vi sum = v_zeroi();
     V_UNROLL for (int i = 0; i < n; i++)
     {
-        sum = v_dot16(sum, v_loadi(minima + i * V_BYTES), tile_broadcast((const char *)(pairs + 2 * i)));
+        sum = v_dot16(sum, v_loadi(minima + i * V_BYTES), broadcast_4((const char *)(pairs + 2 * i)));
     }
     return sum;
 }
