@@ -2,16 +2,7 @@
 # X2: inside a control group of exactly --mem, nothing is ever killed, and the answer is that of an unlimited run.
 # Real cgroups, v1 or v2, whichever has the memory controller here; counted as skipped where none can be made.
 # TAP on standard output. WEIR_TEST_FULL=1 adds the 1.2 GB model.
-set -u
-weir=${WEIR_BUILD:-build}/weir
-models=${WEIR_MODELS:-$HOME/.cache/weir/models}
-smol=$models/SmolLM2-135M-Instruct.Q4_1.gguf
-gemma=$models/gemma3-270m-q4_k_m.gguf
-tmp=$(mktemp -d)
-n=0
-ok() { n=$((n + 1)); echo "ok $n - $1"; }
-no() { n=$((n + 1)); echo "not ok $n - $1"; }
-skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
+. "$(dirname "$0")/tap.inc"
 
 # ---- where groups can be made
 version=0 parent=
@@ -25,8 +16,8 @@ elif [ -n "$v2" ] && grep -qw memory "$v2/cgroup.controllers" 2>/dev/null && ech
     version=2 group=$v2/weir-test-$$
 fi
 cleanup() {
-    [ "$version" != 0 ] && rmdir "$group" 2>/dev/null
     rm -rf "$tmp"
+    [ "$version" != 0 ] && rmdir "$group" 2>/dev/null
 }
 trap cleanup EXIT
 
@@ -48,8 +39,6 @@ limited() {
 kills() {
     if [ "$version" = 1 ]; then awk '$1 == "oom_kill" { print $2 }' "$group/memory.oom_control"; else awk '$1 == "oom_kill" { print $2 }' "$group/memory.events"; fi
 }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$2" | head -n 1; }
-tokens() { tr -d '\n ' <"$1" | sed -n 's/.*"tokens":\[\([^]]*\)\].*/\1/p'; }
 
 # same NAME LIMIT_BYTES MODEL ARGS...: the run in a group of LIMIT_BYTES equals the reference in $tmp/whole
 same() {
