@@ -170,6 +170,7 @@ struct mem_component {
     uint8_t *control; /* entries, row slots and staging; plan.io_bytes */
     base_aio *aio;    /* NULL when nothing is ever read again */
     uint32_t depth;
+    bool buffered; /* some file is read through the page cache */
     mem_stream stream;
     mem_rows rows;
     mem_stats stats;
@@ -208,6 +209,9 @@ weir_status mem_reap(mem_component *c, bool block, bool *got, weir_error *err);
 /* Reads at once, past the queue, and leaves nothing in the page cache. */
 weir_status mem_read_now(mem_component *c, base_file *file, uint64_t offset, void *buf, size_t len,
                          weir_error *err);
+/* Reads leave pieces in the page cache where the kernel's own units of caching pass the edges of what was
+ * read; this takes them away, all files whole. */
+void mem_drop_caches(mem_component *c);
 bool mem_is_cancelled(const atomic_bool *cancel);
 weir_status mem_fail_cancelled(const mem_component *c, weir_error *err);
 

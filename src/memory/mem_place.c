@@ -192,6 +192,7 @@ static weir_status load_all(mem_component *c, const mem_decision *d, const mem_p
         c->aio = NULL;
     }
     c->stats.load_seconds = base_now(c->env) - start;
+    mem_drop_caches(c);
 
 done:
     base_free(c->env, runs);
@@ -233,12 +234,11 @@ static weir_status allocate(mem_component *c, const mem_decision *d, weir_error 
     return WEIR_OK;
 }
 
-static const char *reader_text(const mem_component *c, const base_aio_options *o)
+static const char *reader_text(const mem_component *c)
 {
-    bool direct = !o->buffered;
-    for (uint32_t i = 0; i < c->n_files; i++) direct = direct && base_file_direct_align(c->files[i]) != 0;
-    if (strcmp(base_aio_name(c->aio), "threads") == 0) return direct ? "threads direct" : "threads buffered";
-    return direct ? "io_uring direct" : "io_uring buffered";
+    if (strcmp(base_aio_name(c->aio), "threads") == 0)
+        return c->buffered ? "threads buffered" : "threads direct";
+    return c->buffered ? "io_uring buffered" : "io_uring direct";
 }
 
 /* The decision behind a plan, when the plan is this component's. */
@@ -270,9 +270,12 @@ weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_op
     if (o.depth == 0) o.depth = DEFAULT_DEPTH;
     if (base_aio_create(c->env, &o, &c->aio, &local) != WEIR_OK) goto fail;
     c->depth = o.depth;
+    c->buffered = o.buffered;
+    for (uint32_t i = 0; i < c->n_files; i++)
+        c->buffered = c->buffered || base_file_direct_align(c->files[i]) == 0;
     if (allocate(c, &d, &local) != WEIR_OK) goto fail;
     if (load_all(c, &d, options, &local) != WEIR_OK) goto fail;
-    c->stats.reader = reader_text(c, &o);
+    c->stats.reader = reader_text(c);
     for (uint32_t i = 0; i < c->n_weights; i++) {
         mem_weight *w = &c->weights[i];
         if (w->rank != MEM_NO_RANK && w->resident_rows < w->n_rows)
@@ -298,6 +301,7 @@ void mem_unplace(mem_component *c)
 {
     const mem_plan *p = &c->plan;
     base_aio_destroy(c->aio); /* waits for the reads that still write into the blocks below */
+    if (c->aio != NULL && c->buffered) mem_drop_caches(c);
     base_pages_free(c->env, BASE_TAG_IO, c->control, p->io_bytes);
     base_pages_free(c->env, BASE_TAG_WEIGHTS_SLOTS, c->stream.ring, p->ring_bytes);
     base_pages_free(c->env, BASE_TAG_WEIGHTS_RESIDENT, c->resident, p->resident_bytes);

@@ -49,8 +49,13 @@ weir_status mem_read_now(mem_component *c, base_file *file, uint64_t offset, voi
     weir_status status = base_file_read(file, offset, buf, len, err);
     base_file_drop_cache(file, offset, len);
     c->stats.n_reads++;
-    /* After the read, so that a change before or during it is seen. */
-    return status == WEIR_OK ? base_file_check(file, err) : status;
+    return status;
+}
+
+void mem_drop_caches(mem_component *c)
+{
+    for (uint32_t i = 0; i < c->n_files; i++)
+        base_file_drop_cache(c->files[i], 0, base_file_size(c->files[i]));
 }
 
 /* ---- tiles of a weight: the resident rows, if any, are tile 0 ---- */
@@ -307,6 +312,7 @@ void mem_pass_end(mem_component *c)
         mem_entry *e = entry_at(s, i);
         if (e->state == MEM_ENTRY_HELD) drop(e);
     }
+    if (s->in_pass && s->ring != NULL && c->buffered) mem_drop_caches(c);
     s->n_held = 0;
     trim(s);
     s->order = NULL;

@@ -1,0 +1,196 @@
+/* Plans: the sizes of every budget, the order of R4.5, and descriptions that must be refused. */
+#include "mem_test.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+static void plans_keep_the_budget(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_fixture(f, "plan", MEM_SEQUENCE);
+    mem_plan p = any_plan(f), before = {0};
+    assert_true(p.smallest_bytes < p.whole_bytes);
+    uint64_t step = (p.whole_bytes - p.smallest_bytes) / 97;
+    for (uint64_t budget = p.smallest_bytes; budget < p.whole_bytes; budget += step) {
+        mem_plan q = plan_of(f, budget);
+        assert_int_equal(q.budget_bytes, budget);
+        assert_true(q.fixed_bytes + q.resident_bytes + q.ring_bytes <= budget);
+        assert_true(q.ring_bytes != 0 && q.streamed_bytes != 0);
+        assert_true(q.fixed_bytes + q.ring_bytes >= q.smallest_bytes);
+        assert_true(q.tile_bytes >= 16 * 340 && q.tile_bytes <= (UINT64_C(64) << 10));
+        /* A budget leaves little unused: less than one group of rows and the blocks around it. */
+        assert_true(budget - (q.fixed_bytes + q.resident_bytes + q.ring_bytes) < 16 * 996 + 3 * 4096);
+        assert_true(q.resident_bytes >= before.resident_bytes);
+        /* Every streamed byte is a byte that is not resident, and the edges of its tile's blocks. */
+        assert_true(q.streamed_bytes + q.resident_bytes + q.fixed_bytes >= q.whole_bytes - 8192);
+        assert_true(q.smallest_bytes == p.smallest_bytes && q.whole_bytes == p.whole_bytes);
+        before = q;
+    }
+    mem_plan all = plan_of(f, p.whole_bytes), more = plan_of(f, UINT64_MAX);
+    assert_int_equal(all.ring_bytes, 0);
+    assert_int_equal(all.streamed_bytes, 0);
+    assert_int_equal(all.fixed_bytes + all.resident_bytes, all.whole_bytes);
+    assert_int_equal(more.resident_bytes, all.resident_bytes);
+    assert_int_equal(ledger_bytes(f), f->baseline);
+    close_fixture(f);
+}
+
+static void too_small_a_budget_is_named(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_fixture(f, "plan", MEM_SEQUENCE);
+    mem_plan p = any_plan(f), q;
+    assert_int_equal(mem_plan_make(f->c, p.smallest_bytes - 1, &q, &f->err), WEIR_ERR_BUDGET);
+    assert_non_null(strstr(f->err.message, "component main"));
+    assert_int_equal(q.smallest_bytes, p.smallest_bytes);
+    assert_int_equal(q.whole_bytes, p.whole_bytes);
+    assert_int_equal(q.budget_bytes, p.smallest_bytes - 1);
+    plan_of(f, p.smallest_bytes);
+    close_fixture(f);
+}
+
+static void parts_are_what_the_rules_say(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_fixture(f, "plan", MEM_SEQUENCE);
+    mem_plan p = any_plan(f);
+    assert_int_equal(p.by_row_bytes, 500 * 612);
+    /* The tiny unit and ten norms, each rounded to cache lines, in whole pages. */
+    uint64_t fixed = 100 * 340 + N_LAYERS * 2 * 1152;
+    assert_true(p.fixed_bytes >= fixed && p.fixed_bytes <= fixed + 11 * 128 + 4096);
+    mem_unit_info info;
+    mem_component_unit(f->c, 0, &info);
+    assert_string_equal(info.name, "embedding");
+    assert_int_equal(info.bytes, 0);
+    assert_int_equal(info.n_weights, 1);
+    mem_component_unit(f->c, 2, &info);
+    uint64_t streamable = (288 + 96 + 640) * 324 + 288 * 720 + 77 * 996;
+    assert_int_equal(info.streamable_bytes, streamable);
+    assert_int_equal(info.bytes, streamable + 2 * 1152);
+    assert_int_equal(info.n_weights, 7);
+    assert_int_equal(mem_component_n_units(f->c), N_LAYERS + 3);
+    close_fixture(f);
+}
+
+/* A 135M-like and an 8B-like model over a file that takes no disk space. */
+static void open_model(fixture *f, uint32_t layers, uint32_t dim, uint32_t ffn, uint64_t row,
+                       uint64_t ffn_row)
+{
+    memset(f, 0, sizeof *f);
+    test_path(f->path, sizeof f->path, "model");
+    int fd = open(f->path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, INT64_C(10) << 30), 0);
+    close(fd);
+    assert_status(base_env_create(&f->env, &f->err), WEIR_OK);
+    assert_status(base_file_open(f->env, f->path, &f->file, &f->err), WEIR_OK);
+    assert_status(mem_component_create(f->env, "model", MEM_SEQUENCE, &f->c, &f->err), WEIR_OK);
+    for (uint32_t i = 0; i < layers; i++) {
+        uint32_t unit = add_unit(f, "layer", MEM_MARK_NONE);
+        add_weight(f, unit, "q", dim, row, true, false);
+        add_weight(f, unit, "o", dim, row, true, false);
+        add_weight(f, unit, "gate", ffn, row, true, false);
+        add_weight(f, unit, "up", ffn, row, true, false);
+        add_weight(f, unit, "down", dim, ffn_row, true, false);
+    }
+    assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
+}
+
+static void rings_fit_the_model(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_model(f, 30, 576, 1536, 360, 960);
+    mem_plan p = any_plan(f);
+    assert_true(p.whole_bytes > 60 * MIB / 2 && p.smallest_bytes <= 1 * MIB);
+    close_fixture(f);
+
+    open_model(f, 32, 4096, 14336, 2304, 8064);
+    p = any_plan(f);
+    assert_true(p.whole_bytes > 3 * (UINT64_C(1) << 30));
+    assert_int_equal(p.smallest_bytes, 8 * MIB);
+    p = plan_of(f, p.smallest_bytes);
+    assert_true(p.tile_bytes <= MIB && p.tile_bytes >= MIB / 2);
+    /* Room for all but a little: the ring stays small beside what is missing. */
+    p = plan_of(f, p.whole_bytes - 64 * MIB);
+    assert_true(p.ring_bytes <= 17 * MIB && p.streamed_bytes < 84 * MIB);
+    p = plan_of(f, p.whole_bytes / 2);
+    assert_int_equal(p.ring_bytes, 32 * MIB);
+    assert_true(p.tile_bytes > 3 * MIB && p.tile_bytes <= 4 * MIB);
+    close_fixture(f);
+}
+
+static void refused(fixture *f, mem_weight_desc d, weir_status wanted)
+{
+    mem_weight_id id;
+    assert_status(mem_component_add_weight(f->c, 0, &d, &id, &f->err), wanted);
+    assert_non_null(strstr(f->err.message, "bad"));
+}
+
+static void hostile_descriptions_are_refused(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_data(f, "plan", 100000);
+    assert_status(mem_component_create(f->env, "main", MEM_SEQUENCE, &f->c, &f->err), WEIR_OK);
+    mem_weight_desc d = {
+        .name = "bad", .file = f->file, .offset = 64, .n_rows = 8, .row_bytes = 100, .streamable = true};
+    refused(f, d, WEIR_ERR_INVALID_ARGUMENT); /* no unit yet */
+    add_unit(f, "u", MEM_MARK_NONE);
+    mem_weight_desc x = d;
+    x.n_rows = 0;
+    refused(f, x, WEIR_ERR_INVALID_ARGUMENT);
+    x = d;
+    x.row_bytes = 0;
+    refused(f, x, WEIR_ERR_INVALID_ARGUMENT);
+    x = d;
+    x.offset = 100000 - 799;
+    refused(f, x, WEIR_ERR_TRUNCATED);
+    x.offset = UINT64_MAX - 100;
+    refused(f, x, WEIR_ERR_TRUNCATED);
+    x = d;
+    x.row_bytes = UINT64_MAX / 4;
+    refused(f, x, WEIR_ERR_TRUNCATED);
+    mem_plan plan;
+    assert_status(mem_plan_make(f->c, 1, &plan, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    mem_weight_id id;
+    d.offset = 100000 - 800;
+    assert_status(mem_component_add_weight(f->c, 0, &d, &id, &f->err), WEIR_OK);
+    assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
+    assert_status(mem_component_seal(f->c, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    uint32_t unit;
+    assert_status(mem_component_add_unit(f->c, "u", MEM_MARK_NONE, &unit, &f->err),
+                  WEIR_ERR_INVALID_ARGUMENT);
+    assert_status(mem_component_add_weight(f->c, 0, &d, &id, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    close_fixture(f);
+}
+
+static void an_empty_component_is_whole(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_data(f, "plan", 100);
+    assert_status(mem_component_create(f->env, "main", MEM_ONESHOT, &f->c, &f->err), WEIR_OK);
+    assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
+    mem_plan p = plan_of(f, 0);
+    assert_int_equal(p.whole_bytes, 0);
+    assert_int_equal(p.smallest_bytes, 0);
+    place(f, 0, &ways[0]);
+    assert_status(run_pass(f, NULL, 0, NULL), WEIR_OK);
+    close_fixture(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_keep_the_budget),
+        cmocka_unit_test(too_small_a_budget_is_named),
+        cmocka_unit_test(parts_are_what_the_rules_say),
+        cmocka_unit_test(rings_fit_the_model),
+        cmocka_unit_test(hostile_descriptions_are_refused),
+        cmocka_unit_test(an_empty_component_is_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
