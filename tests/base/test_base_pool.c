@@ -117,6 +117,35 @@ static void sleeping_workers_are_woken(void **state)
     base_pool_destroy(pool);
 }
 
+/* Workers other than the caller linger, so that the caller has to sleep until they leave. */
+static void linger(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    tally *t = arg;
+    struct timespec nap = {.tv_nsec = worker == 0 ? 100000 : 1000000 + 300000 * (long)worker};
+    nanosleep(&nap, NULL);
+    count_items(t, worker, begin, end);
+}
+
+static void the_caller_sleeps_until_the_last_has_left(void **state)
+{
+    fixture *fix = *state;
+    for (uint32_t n_threads = 2; n_threads <= 4; n_threads++) {
+        base_pool *pool = NULL;
+        uint32_t helped = 0;
+        assert_status(base_pool_create(fix->env, n_threads, &pool, &fix->err), WEIR_OK);
+        for (int run = 0; run < 30; run++) {
+            tally *t = calloc(1, sizeof *t);
+            t->n_threads = n_threads;
+            base_pool_run(pool, linger, t, 8, 1);
+            for (int i = 0; i < 8; i++) assert_int_equal(t->seen[i], 1);
+            for (uint32_t i = 1; i < n_threads; i++) helped += t->workers[i];
+            free(t);
+        }
+        assert_true(helped > 0);
+        base_pool_destroy(pool);
+    }
+}
+
 static void creating_fails_cleanly_at_every_fault(void **state)
 {
     fixture *fix = *state;
@@ -183,9 +212,13 @@ static void cost_of_a_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(every_item_runs_once),       TEST(many_small_runs_follow_each_other),
-        TEST(sleeping_workers_are_woken), TEST(creating_fails_cleanly_at_every_fault),
-        TEST(pools_come_and_go),          TEST(cost_of_a_run),
+        TEST(every_item_runs_once),
+        TEST(many_small_runs_follow_each_other),
+        TEST(sleeping_workers_are_woken),
+        TEST(the_caller_sleeps_until_the_last_has_left),
+        TEST(creating_fails_cleanly_at_every_fault),
+        TEST(pools_come_and_go),
+        TEST(cost_of_a_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
