@@ -5,9 +5,14 @@
 #define _GNU_SOURCE
 #include "base_internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; older C libraries do not know it */
+#endif
 
 #define PAGE_BYTES UINT64_C(4096)
 #define HUGE_BYTES (UINT64_C(2) << 20)
@@ -142,6 +147,15 @@ void base_ledger_read(const base_env *env, base_ledger_view *out)
     pthread_mutex_unlock(&env->ledger->lock);
 }
 
+void base_ledger_peak_reset(base_env *env)
+{
+    base_ledger_view *v = &env->ledger->view;
+    pthread_mutex_lock(&env->ledger->lock);
+    v->peak_bytes = v->bytes;
+    for (int t = 0; t < BASE_TAG_COUNT; t++) v->tag_peak_bytes[t] = v->tag_bytes[t];
+    pthread_mutex_unlock(&env->ledger->lock);
+}
+
 static weir_status fail_overflow(weir_error *err, base_tag tag, uint64_t count, uint64_t size)
 {
     return base_fail(err, WEIR_ERR_OUT_OF_MEMORY,
@@ -249,6 +263,21 @@ static void *map_aligned(uint64_t bytes)
     return mapped + head;
 }
 
+/* Maps pages that are there at once: a lack of memory is an error now and not a signal later. */
+static void *map_present(uint64_t bytes)
+{
+    char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return MAP_FAILED;
+    if (madvise(p, bytes, MADV_POPULATE_WRITE) == 0) return p;
+    if (errno != EINVAL) {
+        munmap(p, bytes);
+        return MAP_FAILED;
+    }
+    /* Before Linux 5.14. */
+    for (uint64_t i = 0; i < bytes; i += PAGE_BYTES) *(volatile char *)(p + i) = 0;
+    return p;
+}
+
 void *base_pages_alloc(base_env *env, base_tag tag, uint64_t bytes, bool huge, weir_error *err)
 {
     if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES) {
@@ -259,9 +288,7 @@ void *base_pages_alloc(base_env *env, base_tag tag, uint64_t bytes, bool huge, w
     if (base_ledger_reserve(env, tag, total, err) != WEIR_OK) return NULL;
     void *p = MAP_FAILED;
     if (!base_fault(env, BASE_FAULT_HOST_ALLOC, NULL)) {
-        p = huge && total >= HUGE_BYTES
-                ? map_aligned(total)
-                : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        p = huge && total >= HUGE_BYTES ? map_aligned(total) : map_present(total);
     }
     if (p == MAP_FAILED) {
         base_ledger_release(env, tag, total);

@@ -1,0 +1,233 @@
+/* What the files of runtime share among themselves and nobody else sees.
+ *
+ *   rt_context.c  contexts, settings, sizes     rt_session.c   sessions and passes
+ *   rt_process.c  what the process itself holds rt_sampler.c   logits to a token
+ *   rt_model.c    opening                       rt_generate.c  prompt to answer
+ *   rt_describe.c what a file holds             rt_text.c      tokens and chat templates
+ *   rt_plan.c     a budget's plan               rt_report.c    planned against measured
+ *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
+ *   rt_load.c     placing and unplacing
+ *
+ * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
+ * functions replace a NULL err before they go on, so inside err is never NULL. */
+#ifndef WEIR_RT_INTERNAL_H
+#define WEIR_RT_INTERNAL_H
+
+#include "base/base.h"
+#include "devices/device.h"
+#include "engines/lm/lm.h"
+#include "formats/formats.h"
+#include "graph/graph.h"
+#include "kernels/kernels.h"
+#include "memory/memory.h"
+#include "weir/weir.h"
+
+#include <stdatomic.h>
+
+#define RT_SESSIONS_MAX 1024
+#define RT_ROWS_MAX     4096
+#define RT_CTX_MAX      (UINT32_C(1) << 24)
+
+struct weir_context {
+    base_env *env;
+    base_settings *settings;
+    void (*log)(void *arg, weir_log_level level, const char *line);
+    void *log_arg;
+    uint32_t n_models;
+    uint32_t n_loaded;
+    uint64_t process_bytes; /* estimate of what the process holds beside the ledger; kept steady, see
+                               rt_process.c */
+    uint64_t booked_bytes;  /* of it, booked in the ledger under PROCESS while models are loaded */
+};
+
+/* What needs the tokenizer; made at first use, freed with the model. */
+typedef struct rt_text {
+    fmt_tokenizer *tokenizer; /* NULL: not tried yet, or there is none */
+    weir_error why_none;      /* code OK: not tried yet */
+    bool chat_tried;
+    fmt_chat chat;
+    weir_error why_no_chat; /* code OK: chat is valid once tried */
+    char name[80];          /* "bpe (smollm)" */
+} rt_text;
+
+/* Load options with every default resolved that does not depend on the budget. */
+typedef struct rt_options {
+    uint64_t mem_bytes;
+    bool mem_is_default;
+    uint32_t ctx_tokens; /* 0: choose */
+    uint32_t n_sessions;
+    uint32_t max_batch;
+    uint32_t n_threads;
+    uint32_t prefill_chunk; /* 0: choose */
+    uint32_t kv_dtype;
+    bool alias;
+    bool profile;
+    base_aio_options aio;
+} rt_options;
+
+typedef struct rt_plan {
+    weir_plan view;
+    mem_plan memory;
+    uint64_t tag_bytes[BASE_TAG_COUNT]; /* the planned peak, by tag; everything in the process */
+    uint64_t process_bytes;             /* to be booked by the load under PROCESS */
+    uint32_t max_rows, max_outputs, max_batch;
+    uint32_t kv_dtype;
+} rt_plan;
+
+typedef struct rt_sampler rt_sampler;
+
+/* A loaded model: all that weir_model_unload frees. */
+typedef struct rt_loaded {
+    rt_options options;
+    rt_plan plan;
+    base_ledger_view before; /* without what this load holds; for planning again while loaded */
+    dev_device *device;
+    graph_program *program;
+    bool placed;
+    rt_sampler *sampler;
+    /* one pass */
+    int32_t *token, *position; /* max_rows each */
+    uint32_t *sequence, *output_row;
+    dev_kv *batch_kv;        /* [layer][max_batch] */
+    const dev_kv **layer_kv; /* per layer: into batch_kv, or a session's own */
+    weir_session *sessions;  /* chain of those alive */
+    uint32_t n_sessions;
+    double load_seconds;
+} rt_loaded;
+
+struct weir_model {
+    weir_context *context;
+    base_env *env;
+    fmt_model *file;
+    lm_model *lm;
+    mem_component *component; /* the engine's */
+    rt_text *text;
+    uint64_t file_bytes, weight_bytes;
+    uint32_t main_dtype;
+    rt_loaded *run; /* NULL: not loaded */
+    atomic_bool cancel;
+};
+
+/* A sequence and its caches. tokens[0, n_cached) are in the caches; those from there to n_tokens are not yet
+ * (the token sampled last, or everything after ring slots were lost) and go in front of the next run.
+ *
+ * Layers with a sliding window keep a ring: position q lies at slot q mod capacity, and writing position q +
+ * capacity ends it. `high` is one more than the highest position written since the caches began, so q is
+ * there exactly while q + capacity >= high. After going back (a failed run, a cut), what the window needs may
+ * be gone. */
+struct weir_session {
+    weir_model *model;
+    weir_session *next;
+    lm_kv *kv;       /* NULL: the model was unloaded beneath the session */
+    int32_t *tokens; /* ctx_tokens of them */
+    uint32_t n_tokens;
+    uint32_t n_cached;
+    uint32_t high;
+};
+
+/* ---- rt_process.c ---- */
+/* Bytes the process holds, or soon will, that no allocation of ours counts: code, libraries, heap slack.
+ * Stays the same from call to call while the measured value moves little, so that a plan holds for the load
+ * after it. */
+weir_status rt_process_bytes(weir_context *c, uint64_t *bytes, weir_error *err);
+/* The ledger without what is booked for the above. */
+void rt_ledger_read(const weir_context *c, base_ledger_view *out);
+weir_status rt_limits_read(const weir_context *c, base_memory_limits *out, weir_error *err);
+/* What a run gets that names no budget, and what that leaves to others. */
+weir_status rt_default_budget(const weir_context *c, const base_memory_limits *limits, uint64_t *budget,
+                              uint64_t *reserve, weir_error *err);
+
+/* ---- rt_plan.c ---- */
+weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err);
+/* The plan for options on a device. OK with view.fits = false where the budget does not suffice; then `err`
+ * is filled with the advice all the same. `before`: rt_ledger_read without what this load will allocate. */
+weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
+                         const base_ledger_view *before, rt_plan *out, weir_error *err);
+
+/* Sizes beside the weights, for one choice. */
+typedef struct rt_need {
+    uint64_t tag_bytes[BASE_TAG_COUNT];
+    uint64_t total_bytes; /* page tables not counted */
+} rt_need;
+typedef struct rt_choice {
+    uint32_t ctx_tokens, n_sessions, kv_dtype, max_rows, max_outputs;
+} rt_choice;
+#define RT_MAX_SHAPES 24
+/* A program's sizes for one pass size. */
+typedef struct rt_shape {
+    uint32_t max_rows, max_outputs;
+    uint64_t program_bytes; /* of its description, under METADATA */
+    graph_info info;
+} rt_shape;
+typedef struct rt_planner {
+    weir_model *model;
+    const rt_options *options;
+    dev_device *device;
+    base_ledger_view before;
+    uint64_t process_bytes;
+    uint64_t aio_bytes, aio_process_bytes; /* of a reader, measured */
+    mem_plan smallest, whole;              /* of the weights */
+    uint32_t n_shapes;
+    rt_shape shapes[RT_MAX_SHAPES];
+} rt_planner;
+weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, weir_error *err);
+/* need + weights, with page tables: a budget. Saturates. */
+uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes);
+
+/* ---- rt_advice.c ---- */
+/* Fills err with BUDGET: what is missing and which options would fit. */
+void rt_advise(rt_planner *p, const rt_choice *smallest, const rt_plan *plan, weir_error *err);
+
+/* ---- rt_session.c ---- */
+typedef void (*rt_progress_fn)(void *arg, size_t done, size_t total);
+/* As weir_session_append, but leaves the cancel flag as it is; on_rows (may be NULL) hears of every chunk. */
+weir_status rt_session_append(weir_session *s, const int32_t *tokens, size_t n, const float **logits,
+                              rt_progress_fn on_rows, void *arg, weir_error *err);
+/* INVALID_ARGUMENT when the session's model was unloaded. */
+weir_status rt_session_check(const weir_session *s, weir_error *err);
+/* Puts a token behind the sequence without running it; there must be room. */
+void rt_session_hold(weir_session *s, int32_t token);
+/* Back to the first n_tokens of the sequence. */
+void rt_session_cut(weir_session *s, uint32_t n_tokens);
+/* Takes the caches from all sessions of a run; they stay as empty shells. */
+void rt_sessions_detach(rt_loaded *run);
+/* Bytes of a session beside the buffers of its caches. */
+uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens);
+
+/* ---- rt_sampler.c ---- */
+uint64_t rt_sampler_bytes(uint32_t n_vocab);
+weir_status rt_sampler_create(base_env *env, uint32_t n_vocab, rt_sampler **out, weir_error *err);
+void rt_sampler_destroy(base_env *env, rt_sampler *s); /* takes NULL */
+/* Checks the values and seeds the random numbers. */
+weir_status rt_sampler_begin(rt_sampler *s, const weir_sampling *sampling, weir_error *err);
+/* history: the sequence so far. INTERNAL where logits are no numbers; the message names the position. */
+weir_status rt_sampler_pick(rt_sampler *s, const float *logits, const int32_t *history, size_t n_history,
+                            int32_t *token, weir_error *err);
+
+/* ---- rt_text.c ---- */
+/* The tokenizer, created at first use. Errors: TOKENIZER, ... when the file has none that works. */
+weir_status rt_text_tokenizer(const weir_model *m, const fmt_tokenizer **out, weir_error *err);
+weir_status rt_text_chat(const weir_model *m, const fmt_chat **out, weir_error *err);
+void rt_text_finish(weir_model *m);
+
+/* ---- rt_load.c ---- */
+void rt_unload(weir_model *m);
+
+/* ---- helpers ---- */
+static inline weir_error *rt_error(weir_error *err, weir_error *local)
+{
+    return err != NULL ? err : local;
+}
+/* a + b, UINT64_MAX where it does not fit: sizes beyond any budget stay beyond it. */
+static inline uint64_t rt_add(uint64_t a, uint64_t b)
+{
+    uint64_t sum;
+    return base_add(a, b, &sum) ? sum : UINT64_MAX;
+}
+static inline uint64_t rt_mul(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return base_mul(a, b, &product) ? product : UINT64_MAX;
+}
+
+#endif

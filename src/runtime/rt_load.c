@@ -1,0 +1,185 @@
+/* Loading: the plan is made, its budget becomes the ledger's limit, and everything is allocated in one place,
+ * before the first weight is read. Running allocates only sessions and answers, which the plan has counted.
+ */
+#include "rt_internal.h"
+
+static void run_free(weir_model *m, rt_loaded *run)
+{
+    base_env *env = m->env;
+    mem_unplace(m->component);
+    base_free(env, run->layer_kv);
+    base_free(env, run->batch_kv);
+    base_free(env, run->output_row);
+    base_free(env, run->sequence);
+    base_free(env, run->position);
+    base_free(env, run->token);
+    rt_sampler_destroy(env, run->sampler);
+    graph_program_destroy(run->program);
+    dev_destroy(run->device);
+    base_free(env, run);
+}
+
+/* Puts limit and booking back to what they were. */
+static void budget_restore(weir_context *c, uint64_t limit_bytes, uint64_t booked_bytes)
+{
+    if (c->booked_bytes > booked_bytes) {
+        base_ledger_release(c->env, BASE_TAG_PROCESS, c->booked_bytes - booked_bytes);
+        c->booked_bytes = booked_bytes;
+    }
+    base_ledger_set_limit(c->env, limit_bytes, NULL);
+}
+
+/* From here on nothing can be allocated beyond the budget. */
+static weir_status budget_set(weir_context *c, const rt_plan *plan, weir_error *err)
+{
+    weir_status status = base_ledger_set_limit(c->env, plan->view.budget_bytes, err);
+    if (status != WEIR_OK) return status;
+    if (plan->process_bytes <= c->booked_bytes) return WEIR_OK;
+    status = base_ledger_reserve(c->env, BASE_TAG_PROCESS, plan->process_bytes - c->booked_bytes, err);
+    if (status == WEIR_OK) c->booked_bytes = plan->process_bytes;
+    return status;
+}
+
+static weir_status allocate_rows(weir_model *m, rt_loaded *run, weir_error *err)
+{
+    base_env *env = m->env;
+    uint32_t rows = run->plan.max_rows, n_layers = lm_model_hparams(m->lm)->n_layers;
+    run->token = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *run->token, err);
+    if (run->token == NULL) return err->code;
+    run->position = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *run->position, err);
+    if (run->position == NULL) return err->code;
+    run->sequence = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *run->sequence, err);
+    if (run->sequence == NULL) return err->code;
+    run->output_row = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *run->output_row, err);
+    if (run->output_row == NULL) return err->code;
+    run->batch_kv = base_alloc_array(env, BASE_TAG_RUNTIME, (size_t)n_layers * run->plan.max_batch,
+                                     sizeof *run->batch_kv, err);
+    if (run->batch_kv == NULL) return err->code;
+    run->layer_kv = base_alloc_array(env, BASE_TAG_RUNTIME, n_layers, sizeof *run->layer_kv, err);
+    return run->layer_kv != NULL ? WEIR_OK : err->code;
+}
+
+static weir_status allocate_all(weir_model *m, rt_loaded *run, weir_error *err)
+{
+    const lm_hparams *h = lm_model_hparams(m->lm);
+    graph_options o = {
+        .max_rows = run->plan.max_rows, .max_outputs = run->plan.max_outputs, .alias = run->options.alias};
+    weir_status status = lm_program_create(m->env, m->lm, run->device, &o, &run->program, err);
+    if (status != WEIR_OK) return status;
+    graph_profile_on(run->program, run->options.profile);
+    status =
+        graph_reserve(run->program, (uint32_t)base_align_up(run->plan.view.ctx_tokens, 16), h->head_dim, err);
+    if (status == WEIR_OK) status = rt_sampler_create(m->env, h->n_vocab, &run->sampler, err);
+    if (status == WEIR_OK) status = allocate_rows(m, run, err);
+    return status;
+}
+
+static void log_plan(const weir_model *m, const rt_plan *plan)
+{
+    char peak[32], budget[32], streamed[32];
+    const weir_plan *v = &plan->view;
+    base_log(m->env, BASE_LOG_INFO,
+             "plan: %s of a budget of %s%s, context %u x %u, %u tokens a prefill pass, %u threads, %s "
+             "streamed a pass",
+             base_size_text(v->planned_peak_bytes, peak), base_size_text(v->budget_bytes, budget),
+             v->budget_is_default ? " (default)" : "", v->ctx_tokens, v->n_sessions, v->prefill_chunk,
+             v->n_threads, base_size_text(v->streamed_bytes_per_pass, streamed));
+}
+
+static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_options *o, weir_error *err)
+{
+    weir_context *c = m->context;
+    base_ledger_view with;
+    rt_ledger_read(c, &run->before);
+    weir_status status = dev_cpu_create(m->env, base_settings_get(c->settings, "cpu"), run->options.n_threads,
+                                        &run->device, err);
+    if (status != WEIR_OK) return status;
+    rt_ledger_read(c, &with);
+    status = rt_plan_make(m, &run->options, run->device, &with, &run->plan, err);
+    if (status == WEIR_OK && !run->plan.view.fits) status = WEIR_ERR_BUDGET;
+    if (status == WEIR_OK) status = budget_set(c, &run->plan, err);
+    if (status != WEIR_OK) return status;
+    log_plan(m, &run->plan);
+    status = allocate_all(m, run, err);
+    if (status != WEIR_OK) return status;
+    mem_place_options place = {
+        .aio = run->options.aio,
+        .progress = o != NULL ? o->progress : NULL,
+        .progress_arg = o != NULL ? o->progress_arg : NULL,
+        .cancel = &m->cancel,
+    };
+    return mem_place(m->component, &run->plan.memory, &place, err);
+}
+
+/* The tokenizer is made before the plan, so that the plan knows its size. A file without one can be run by
+ * tokens. */
+static weir_status load_text(weir_model *m, bool *made, weir_error *err)
+{
+    weir_error none = {0};
+    const fmt_tokenizer *tokenizer;
+    *made = m->text->tokenizer == NULL;
+    weir_status status = rt_text_tokenizer(m, &tokenizer, &none);
+    if (status == WEIR_OK) return WEIR_OK;
+    *made = false;
+    if (m->text->why_none.code != WEIR_OK) return WEIR_OK;
+    *err = none;
+    return status;
+}
+
+weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    weir_context *c = m->context;
+    if (m->run != NULL && m->run->n_sessions != 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "the model has %u sessions; destroy them before loading it again",
+                         m->run->n_sessions);
+    rt_unload(m);
+    atomic_store(&m->cancel, false);
+    if (c->n_loaded == 0) {
+        base_process_peak_reset();
+        base_ledger_peak_reset(m->env);
+    }
+    double start = base_now(m->env);
+    bool made_text;
+    weir_error failure = {0};
+    weir_status status = load_text(m, &made_text, err);
+    if (status != WEIR_OK) return status;
+    base_ledger_view ledger;
+    base_ledger_read(m->env, &ledger);
+    uint64_t booked = c->booked_bytes;
+    rt_loaded *run = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *run, &failure);
+    if (run == NULL) goto fail_text;
+    status = rt_options_resolve(m, o, &run->options, &failure);
+    if (status == WEIR_OK) status = load_planned(m, run, o, &failure);
+    if (status != WEIR_OK) goto fail_run;
+    run->load_seconds = base_now(m->env) - start;
+    m->run = run;
+    c->n_loaded++;
+    return WEIR_OK;
+
+fail_run:
+    run_free(m, run);
+    budget_restore(c, ledger.limit_bytes, booked);
+fail_text:
+    if (made_text) rt_text_finish(m);
+    *err = failure;
+    return failure.code;
+}
+
+void rt_unload(weir_model *m)
+{
+    rt_loaded *run = m->run;
+    if (run == NULL) return;
+    weir_context *c = m->context;
+    rt_sessions_detach(run);
+    m->run = NULL;
+    run_free(m, run);
+    if (--c->n_loaded == 0) budget_restore(c, UINT64_MAX, 0);
+}
+
+void weir_model_unload(weir_model *m)
+{
+    rt_unload(m);
+}

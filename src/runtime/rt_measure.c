@@ -1,0 +1,169 @@
+/* The limits that speeds are held against: what the storage delivers for this model's files, and what memory
+ * delivers to a number of threads. Measured in the same run, never assumed. */
+#include "rt_internal.h"
+
+#define DEPTH            4
+#define READ_BYTES       (UINT64_C(4) << 20)
+#define READ_MIN_BYTES   (UINT64_C(64) << 10)
+#define MEMORY_BYTES     (UINT64_C(256) << 20)
+#define MEMORY_MIN_BYTES (UINT64_C(32) << 20)
+#define MEMORY_PIECE     (UINT64_C(1) << 20)
+#define MEMORY_ROUNDS    5
+
+/* A walk over a model's files in large reads. */
+typedef struct storage_walk {
+    weir_model *model;
+    base_aio *aio;
+    uint8_t *block;
+    uint64_t read_bytes; /* of one read */
+    uint64_t left;       /* bytes still to be asked for */
+    uint32_t file;
+    uint64_t offset;
+    uint64_t done;
+    base_aio_read reads[DEPTH];
+} storage_walk;
+
+/* Queues the next read into slot i; *queued is false behind the end. */
+static weir_status queue_next(storage_walk *w, uint32_t i, bool *queued, weir_error *err)
+{
+    *queued = false;
+    while (w->file < fmt_model_n_files(w->model->file)) {
+        base_file *f = fmt_model_file(w->model->file, w->file);
+        uint64_t there = base_file_size(f) - w->offset;
+        if (there == 0) {
+            w->file++;
+            w->offset = 0;
+            continue;
+        }
+        if (w->left == 0) return WEIR_OK;
+        uint64_t need = base_min(base_min(there, w->read_bytes), w->left);
+        w->reads[i] = (base_aio_read){.file = f,
+                                      .offset = w->offset,
+                                      .buf = w->block + i * w->read_bytes,
+                                      .len = w->read_bytes,
+                                      .need = need};
+        w->offset += need;
+        w->left -= need;
+        *queued = true;
+        return base_aio_submit(w->aio, &w->reads[i], err);
+    }
+    return WEIR_OK;
+}
+
+static weir_status walk(storage_walk *w, weir_error *err)
+{
+    bool queued = true;
+    weir_status status = WEIR_OK;
+    for (uint32_t i = 0; i < DEPTH && queued && status == WEIR_OK; i++)
+        status = queue_next(w, i, &queued, err);
+    while (status == WEIR_OK && base_aio_in_flight(w->aio) != 0) {
+        base_aio_read *r;
+        status = base_aio_wait(w->aio, true, &r, err);
+        if (status != WEIR_OK) break;
+        w->done += r->need;
+        status = queue_next(w, (uint32_t)(r - w->reads), &queued, err);
+    }
+    return status;
+}
+
+/* The largest block for DEPTH reads that the budget has room for. */
+static weir_status allocate_block(storage_walk *w, weir_error *err)
+{
+    for (w->read_bytes = READ_BYTES;; w->read_bytes /= 2) {
+        w->block = base_pages_alloc(w->model->env, BASE_TAG_IO, DEPTH * w->read_bytes, true, err);
+        if (w->block != NULL) return WEIR_OK;
+        if (w->read_bytes == READ_MIN_BYTES) return err->code;
+    }
+}
+
+weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, double *bytes_per_s, weir_error *err)
+{
+    weir_error failure = {0};
+    rt_options options;
+    *bytes_per_s = 0.0;
+    weir_load_options defaults;
+    weir_load_options_init(&defaults);
+    defaults.mem_bytes = 1; /* not used: only the settings of reading are */
+    storage_walk w = {.model = m, .left = max_bytes};
+    if (rt_options_resolve(m, &defaults, &options, &failure) != WEIR_OK) goto done;
+    options.aio.depth = DEPTH;
+    if (allocate_block(&w, &failure) != WEIR_OK) goto done;
+    failure.code = WEIR_OK;
+    if (base_aio_create(m->env, &options.aio, &w.aio, &failure) != WEIR_OK) goto done;
+    for (uint32_t i = 0; i < fmt_model_n_files(m->file); i++) {
+        base_file *f = fmt_model_file(m->file, i);
+        base_file_drop_cache(f, 0, base_file_size(f));
+    }
+    double start = base_now(m->env);
+    if (walk(&w, &failure) != WEIR_OK) goto done;
+    double seconds = base_now(m->env) - start;
+    if (w.done == 0)
+        base_fail(&failure, WEIR_ERR_INVALID_ARGUMENT, "no bytes to measure storage with");
+    else
+        *bytes_per_s = (double)w.done / (seconds > 1e-9 ? seconds : 1e-9);
+
+done:
+    /* The queue first: reads under way write into the block. */
+    base_aio_destroy(w.aio);
+    base_pages_free(m->env, BASE_TAG_IO, w.block, DEPTH * w.read_bytes);
+    if (failure.code != WEIR_OK && err != NULL) *err = failure;
+    return failure.code;
+}
+
+/* Threads that read a block once. */
+typedef struct memory_walk {
+    const uint64_t *block;
+    uint64_t sums[256][8]; /* a cache line for each worker; what keeps the compiler from dropping the reads */
+} memory_walk;
+
+static void read_pieces(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    memory_walk *w = arg;
+    const size_t n = MEMORY_PIECE / sizeof *w->block;
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    for (const uint64_t *p = w->block + begin * n, *stop = w->block + end * n; p < stop; p += 8) {
+        a += p[0] ^ p[4];
+        b += p[1] ^ p[5];
+        c += p[2] ^ p[6];
+        d += p[3] ^ p[7];
+    }
+    w->sums[worker][0] += a + b + c + d;
+}
+
+weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s, weir_error *err)
+{
+    weir_error failure = {0};
+    base_pool *pool = NULL;
+    void *block = NULL;
+    uint64_t bytes = MEMORY_BYTES;
+    *bytes_per_s = 0.0;
+    memory_walk *w = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof *w, &failure);
+    if (w == NULL) goto done;
+    for (; block == NULL && bytes >= MEMORY_MIN_BYTES; bytes /= 2) {
+        block = base_pages_alloc(c->env, BASE_TAG_RUNTIME, bytes, true, &failure);
+        if (block != NULL) break;
+    }
+    if (block == NULL) goto done;
+    failure.code = WEIR_OK;
+    if (base_pool_create(c->env, n_threads != 0 ? n_threads : base_cpu_count(), &pool, &failure) != WEIR_OK)
+        goto done;
+    w->block = block;
+    for (uint64_t i = 0; i < bytes / sizeof(uint64_t); i += 4096 / sizeof(uint64_t))
+        ((uint64_t *)block)[i] = i + 1;
+    double best = 0.0;
+    for (int round = 0; round < MEMORY_ROUNDS; round++) {
+        double start = base_now(c->env);
+        base_pool_run(pool, read_pieces, w, bytes / MEMORY_PIECE, 4);
+        double seconds = base_now(c->env) - start;
+        double rate = (double)bytes / (seconds > 1e-9 ? seconds : 1e-9);
+        if (rate > best) best = rate;
+    }
+    *bytes_per_s = best;
+
+done:
+    base_pool_destroy(pool);
+    base_pages_free(c->env, BASE_TAG_RUNTIME, block, bytes);
+    base_free(c->env, w);
+    if (failure.code != WEIR_OK && err != NULL) *err = failure;
+    return failure.code;
+}

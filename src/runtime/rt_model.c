@@ -1,0 +1,65 @@
+/* Opening a model: its files are described and the engine checks that it can run them; no weight is read. */
+#include "rt_internal.h"
+
+/* The type that most bytes of weights have. */
+static void count_bytes(weir_model *m)
+{
+    uint64_t by_type[BASE_DTYPE_LIMIT] = {0};
+    for (uint64_t i = 0; i < fmt_model_n_tensors(m->file); i++) {
+        const fmt_tensor *t = fmt_model_tensor(m->file, i);
+        m->weight_bytes = rt_add(m->weight_bytes, t->bytes);
+        if (t->dtype < BASE_DTYPE_LIMIT) by_type[t->dtype] += t->bytes;
+    }
+    for (uint32_t t = 0; t < BASE_DTYPE_LIMIT; t++) {
+        if (by_type[t] > by_type[m->main_dtype]) m->main_dtype = t;
+    }
+    for (uint32_t i = 0; i < fmt_model_n_files(m->file); i++)
+        m->file_bytes = rt_add(m->file_bytes, base_file_size(fmt_model_file(m->file, i)));
+}
+
+weir_status weir_model_open(weir_context *c, const char *path, weir_model **out, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    *out = NULL;
+    if (path == NULL || path[0] == '\0')
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "no model file was named");
+    weir_model *m = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof *m, err);
+    if (m == NULL) return err->code;
+    m->context = c;
+    m->env = c->env;
+    atomic_init(&m->cancel, false);
+    m->text = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof *m->text, err);
+    if (m->text == NULL) goto fail;
+    if (fmt_model_open(c->env, path, &m->file, err) != WEIR_OK) goto fail;
+    if (lm_model_create(c->env, m->file, &m->lm, err) != WEIR_OK) goto fail;
+    m->component = lm_model_component(m->lm);
+    count_bytes(m);
+    c->n_models++;
+    *out = m;
+    return WEIR_OK;
+
+fail:
+    lm_model_destroy(m->lm);
+    fmt_model_close(m->file);
+    base_free(c->env, m->text);
+    base_free(c->env, m);
+    return err->code;
+}
+
+void weir_model_close(weir_model *m)
+{
+    if (m == NULL) return;
+    rt_unload(m);
+    rt_text_finish(m);
+    lm_model_destroy(m->lm);
+    fmt_model_close(m->file);
+    m->context->n_models--;
+    base_free(m->env, m->text);
+    base_free(m->env, m);
+}
+
+void weir_model_cancel(weir_model *m)
+{
+    atomic_store(&m->cancel, true);
+}

@@ -1,0 +1,434 @@
+/* From a budget to a plan: everything in the process, by tag, before anything is allocated.
+ *
+ *   budget | process | tokenizer, metadata | KV | arena, workspace | i/o, runtime | page tables | weights:
+ * what is left |
+ *
+ * All but the weights follows from the options and from the rows of a pass. The rows are a choice: more of
+ * them make prefill faster (streamed weights pass fewer times) and cost memory that weights could stay in. */
+#include "rt_internal.h"
+
+#include <string.h>
+
+#define CTX_DEFAULT 4096
+#define AIO_DEPTH   64
+#define WHOLE_ROWS                                                                                           \
+    32 /* passes this long keep prefill bound by arithmetic; below, weights had better stream */
+#define ROWS_SHARE 10 /* of the room beyond the smallest working set, for the activations of longer passes   \
+                       */
+#define OUTPUTS_SHARE       20 /* and for more outputs a pass (scoring) */
+#define OUTPUTS_WHOLE_BYTES (UINT64_C(4) << 20)
+/* Prompts, answers and the work of tokenizing them. */
+#define TEXT_BYTES           (UINT64_C(192) << 10)
+#define TEXT_BYTES_PER_TOKEN 48
+/* Tables that placing makes for its own time and that no size query covers. */
+#define TABLES_BYTES            (UINT64_C(16) << 10)
+#define TABLES_BYTES_PER_WEIGHT 64
+
+static const uint32_t row_steps[] = {512, 256, 128, 64, 32, 16, 8, 4, 1};
+static const uint32_t output_steps[] = {16, 8, 4, 2};
+static const uint32_t ctx_steps[] = {CTX_DEFAULT, 2048, 1024, 512};
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+void weir_load_options_init(weir_load_options *o)
+{
+    *o = (weir_load_options){.struct_size = sizeof *o, .n_sessions = 1};
+}
+
+static weir_status read_settings(const weir_context *c, rt_options *out, weir_error *err)
+{
+    const char *alias = base_settings_get(c->settings, "memory.alias_activations");
+    const char *backend = base_settings_get(c->settings, "io.backend");
+    const char *direct = base_settings_get(c->settings, "io.direct");
+    out->alias = strcmp(alias, "off") != 0;
+    if (out->alias && strcmp(alias, "on") != 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "setting memory.alias_activations is \"%.60s\": on or off", alias);
+    out->aio = (base_aio_options){.backend = BASE_AIO_AUTO, .depth = AIO_DEPTH};
+    if (strcmp(backend, "io_uring") == 0)
+        out->aio.backend = BASE_AIO_URING;
+    else if (strcmp(backend, "threads") == 0)
+        out->aio.backend = BASE_AIO_THREADS;
+    else if (strcmp(backend, "auto") != 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "setting io.backend is \"%.60s\": auto, io_uring or threads", backend);
+    out->aio.buffered = strcmp(direct, "off") == 0;
+    if (!out->aio.buffered && strcmp(direct, "auto") != 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "setting io.direct is \"%.60s\": auto or off",
+                         direct);
+    return WEIR_OK;
+}
+
+weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err)
+{
+    weir_load_options defaults;
+    weir_load_options_init(&defaults);
+    if (o == NULL) o = &defaults;
+    if (o->struct_size < sizeof *o)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "weir_load_options: struct_size %zu is not that of any version; call "
+                         "weir_load_options_init first",
+                         o->struct_size);
+    if (o->n_sessions > RT_SESSIONS_MAX)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%u sessions: at most %d are possible",
+                         o->n_sessions, RT_SESSIONS_MAX);
+    if (o->n_threads > 256)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%u threads: at most 256 are possible",
+                         o->n_threads);
+    if (o->ctx_tokens > RT_CTX_MAX)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "a context of %u tokens: at most %u are possible (--ctx)", o->ctx_tokens,
+                         RT_CTX_MAX);
+    if (o->kv_type != WEIR_KV_F16 && o->kv_type != WEIR_KV_F32)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "type %d of the key-value cache is not F16 or F32",
+                         (int)o->kv_type);
+    *out = (rt_options){
+        .mem_bytes = o->mem_bytes,
+        .mem_is_default = o->mem_bytes == 0,
+        .ctx_tokens = o->ctx_tokens,
+        .n_sessions = o->n_sessions != 0 ? o->n_sessions : 1,
+        .n_threads = o->n_threads != 0 ? o->n_threads : base_cpu_count(),
+        .prefill_chunk = o->prefill_chunk,
+        .kv_dtype = o->kv_type == WEIR_KV_F32 ? BASE_F32 : BASE_F16,
+        .profile = o->profile,
+    };
+    if (out->n_threads > 256) out->n_threads = 256;
+    if (out->prefill_chunk > RT_ROWS_MAX) out->prefill_chunk = RT_ROWS_MAX;
+    out->max_batch = o->max_batch == 0 || o->max_batch > out->n_sessions ? out->n_sessions : o->max_batch;
+    weir_status status = read_settings(m->context, out, err);
+    if (status != WEIR_OK || out->mem_bytes != 0) return status;
+    base_memory_limits limits;
+    status = rt_limits_read(m->context, &limits, err);
+    if (status != WEIR_OK) return status;
+    uint64_t reserve;
+    return rt_default_budget(m->context, &limits, &out->mem_bytes, &reserve, err);
+}
+
+/* ---- sizes ---- */
+
+/* A program is built to be measured and dropped again; the one that runs is built by the load. */
+static weir_status measure_shape(rt_planner *p, uint32_t max_rows, uint32_t max_outputs, const rt_shape **out,
+                                 weir_error *err)
+{
+    for (uint32_t i = 0; i < p->n_shapes; i++) {
+        *out = &p->shapes[i];
+        if ((*out)->max_rows == max_rows && (*out)->max_outputs == max_outputs) return WEIR_OK;
+    }
+    if (p->n_shapes == RT_MAX_SHAPES) p->n_shapes--;
+    rt_shape *s = &p->shapes[p->n_shapes];
+    graph_options o = {.max_rows = max_rows, .max_outputs = max_outputs, .alias = p->options->alias};
+    base_ledger_view without, with;
+    base_ledger_read(p->model->env, &without);
+    graph_program *program;
+    weir_status status = lm_program_create(p->model->env, p->model->lm, p->device, &o, &program, err);
+    if (status != WEIR_OK) return status;
+    base_ledger_read(p->model->env, &with);
+    *s = (rt_shape){
+        .max_rows = max_rows, .max_outputs = max_outputs, .program_bytes = with.bytes - without.bytes};
+    graph_program_info(program, &s->info);
+    graph_program_destroy(program);
+    p->n_shapes++;
+    *out = s;
+    return WEIR_OK;
+}
+
+static uint64_t runtime_bytes(const rt_planner *p, const rt_choice *c)
+{
+    const lm_hparams *h = lm_model_hparams(p->model->lm);
+    uint64_t sum = rt_sampler_bytes(h->n_vocab);
+    sum = rt_add(sum, rt_mul(c->n_sessions, rt_session_bytes(h->n_layers, c->ctx_tokens)));
+    sum = rt_add(sum, rt_mul(c->max_rows, 4 * sizeof(int32_t)));
+    sum = rt_add(sum, rt_mul(h->n_layers, sizeof(dev_kv *) + p->options->max_batch * sizeof(dev_kv)));
+    sum = rt_add(sum, sizeof(rt_loaded));
+    return rt_add(sum, rt_add(TEXT_BYTES, rt_mul(c->ctx_tokens, TEXT_BYTES_PER_TOKEN)));
+}
+
+weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, weir_error *err)
+{
+    const rt_shape *shape;
+    weir_status status = measure_shape(p, c->max_rows, c->max_outputs, &shape, err);
+    if (status != WEIR_OK) return status;
+    const lm_model *lm = p->model->lm;
+    const lm_hparams *h = lm_model_hparams(lm);
+    uint64_t add[BASE_TAG_COUNT] = {0};
+    add[BASE_TAG_KV] =
+        rt_mul(c->n_sessions, lm_kv_bytes(lm, p->device, c->kv_dtype, c->ctx_tokens, c->max_rows));
+    add[BASE_TAG_ACTIVATIONS] = base_align_up(shape->info.arena_bytes, 4096);
+    add[BASE_TAG_WORKSPACE] = p->device->table->workspace_bytes(
+        p->device, shape->info.max_k, (uint32_t)base_align_up(c->ctx_tokens, 16), h->head_dim);
+    add[BASE_TAG_METADATA] = shape->program_bytes + TABLES_BYTES;
+    for (uint32_t i = 0; i < mem_component_n_units(p->model->component); i++) {
+        mem_unit_info unit;
+        mem_component_unit(p->model->component, i, &unit);
+        add[BASE_TAG_METADATA] += (uint64_t)unit.n_weights * TABLES_BYTES_PER_WEIGHT;
+    }
+    add[BASE_TAG_IO] = rt_add(p->aio_bytes, p->smallest.io_bytes);
+    add[BASE_TAG_RUNTIME] = runtime_bytes(p, c);
+    add[BASE_TAG_PROCESS] = rt_add(p->process_bytes, p->aio_process_bytes);
+    *out = (rt_need){0};
+    for (int t = 0; t < BASE_TAG_COUNT; t++) {
+        out->tag_bytes[t] = rt_add(p->before.tag_bytes[t], add[t]);
+        out->total_bytes = rt_add(out->total_bytes, out->tag_bytes[t]);
+    }
+    return WEIR_OK;
+}
+
+/* Page tables are a 512th of the whole, themselves counted. */
+uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes)
+{
+    uint64_t sum = rt_add(need->total_bytes, weights_bytes);
+    return rt_add(sum, sum / 511 + 1);
+}
+
+/* What a budget leaves for weights; the inverse of the above. */
+static uint64_t weights_room(const rt_need *need, uint64_t budget)
+{
+    uint64_t usable = budget - budget / 512;
+    usable = usable > 0 ? usable - 1 : 0;
+    return usable > need->total_bytes ? usable - need->total_bytes : 0;
+}
+
+/* ---- choosing ---- */
+
+static void choice_set_rows(const rt_options *o, uint32_t chunk, rt_choice *c)
+{
+    chunk = (uint32_t)base_min(chunk, c->ctx_tokens);
+    c->max_rows = (uint32_t)base_max(chunk, o->max_batch);
+}
+
+static rt_choice smallest_choice(const rt_options *o, uint32_t ctx_tokens)
+{
+    rt_choice c = {
+        .ctx_tokens = ctx_tokens,
+        .n_sessions = o->n_sessions,
+        .kv_dtype = o->kv_dtype,
+        .max_outputs = o->max_batch,
+    };
+    choice_set_rows(o, o->prefill_chunk != 0 ? o->prefill_chunk : 1, &c);
+    return c;
+}
+
+/* The context, and the smallest budget for it. Without an explicit one, the largest step that fits. */
+static weir_status choose_ctx(rt_planner *p, rt_choice *choice, rt_need *need, uint64_t *smallest,
+                              weir_error *err)
+{
+    const rt_options *o = p->options;
+    uint32_t trained = lm_model_hparams(p->model->lm)->context_tokens;
+    uint32_t top = trained != 0 ? trained : CTX_DEFAULT;
+    for (size_t i = 0; i < COUNT(ctx_steps); i++) {
+        uint32_t ctx = o->ctx_tokens != 0 ? o->ctx_tokens : (uint32_t)base_min(top, ctx_steps[i]);
+        if (i > 0 && ctx == choice->ctx_tokens) continue;
+        *choice = smallest_choice(o, ctx);
+        weir_status status = rt_planner_need(p, choice, need, err);
+        if (status != WEIR_OK) return status;
+        *smallest = rt_planner_budget(need, p->smallest.smallest_bytes);
+        if (*smallest <= o->mem_bytes || o->ctx_tokens != 0) break;
+    }
+    return WEIR_OK;
+}
+
+/* Rows of a pass: the most with which all weights still stay, else as many as a share of the room allows. */
+static weir_status choose_rows(rt_planner *p, uint64_t smallest, rt_choice *choice, rt_need *need,
+                               weir_error *err)
+{
+    const rt_options *o = p->options;
+    if (o->prefill_chunk != 0) return WEIR_OK;
+    uint64_t share = (o->mem_bytes - smallest) / ROWS_SHARE;
+    for (int whole = 1; whole >= 0; whole--) {
+        for (size_t i = 0; i < COUNT(row_steps); i++) {
+            if (whole && row_steps[i] < WHOLE_ROWS) break;
+            rt_choice c = *choice;
+            rt_need n;
+            choice_set_rows(o, row_steps[i], &c);
+            weir_status status = rt_planner_need(p, &c, &n, err);
+            if (status != WEIR_OK) return status;
+            uint64_t weights = whole ? p->whole.whole_bytes : p->smallest.smallest_bytes;
+            uint64_t budget = rt_planner_budget(&n, weights);
+            if (budget > (whole ? o->mem_bytes : smallest + share)) continue;
+            *choice = c;
+            *need = n;
+            return WEIR_OK;
+        }
+    }
+    return WEIR_OK;
+}
+
+/* More outputs a pass make scoring a text cheaper; taken only where they cost little. */
+static weir_status choose_outputs(rt_planner *p, uint64_t smallest, rt_choice *choice, rt_need *need,
+                                  weir_error *err)
+{
+    uint64_t budget = p->options->mem_bytes;
+    bool whole = rt_planner_budget(need, p->whole.whole_bytes) <= budget;
+    uint64_t share = whole ? OUTPUTS_WHOLE_BYTES : (budget - smallest) / OUTPUTS_SHARE;
+    for (size_t i = 0; i < COUNT(output_steps); i++) {
+        if (output_steps[i] <= choice->max_outputs || output_steps[i] > choice->max_rows) continue;
+        rt_choice c = *choice;
+        rt_need n;
+        c.max_outputs = output_steps[i];
+        weir_status status = rt_planner_need(p, &c, &n, err);
+        if (status != WEIR_OK) return status;
+        if (n.total_bytes > need->total_bytes + share) continue;
+        if (rt_planner_budget(&n, whole ? p->whole.whole_bytes : p->smallest.smallest_bytes) > budget)
+            continue;
+        *choice = c;
+        *need = n;
+        break;
+    }
+    return WEIR_OK;
+}
+
+/* From which budget on nothing streams, with the shortest passes for which weights are kept. */
+static weir_status whole_budget(rt_planner *p, const rt_choice *smallest, uint64_t *out, weir_error *err)
+{
+    rt_choice c = *smallest;
+    rt_need n;
+    if (p->options->prefill_chunk == 0) choice_set_rows(p->options, WHOLE_ROWS, &c);
+    weir_status status = rt_planner_need(p, &c, &n, err);
+    if (status == WEIR_OK) *out = rt_planner_budget(&n, p->whole.whole_bytes);
+    return status;
+}
+
+static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt_plan *out)
+{
+    const rt_options *o = p->options;
+    const mem_plan *mem = &out->memory;
+    weir_plan *v = &out->view;
+    const rt_shape *shape = NULL;
+    weir_error none;
+    if (measure_shape(p, c->max_rows, c->max_outputs, &shape, &none) == WEIR_OK) {
+        v->weight_bytes_per_pass = shape->info.weight_bytes;
+        v->macs_per_token = shape->info.macs_per_row;
+        v->arena_saved_bytes =
+            shape->info.unaliased_bytes - base_min(shape->info.arena_bytes, shape->info.unaliased_bytes);
+    }
+    memcpy(out->tag_bytes, need->tag_bytes, sizeof out->tag_bytes);
+    out->tag_bytes[BASE_TAG_WEIGHTS_FIXED] += mem->fixed_bytes;
+    out->tag_bytes[BASE_TAG_WEIGHTS_RESIDENT] += mem->resident_bytes;
+    out->tag_bytes[BASE_TAG_WEIGHTS_SLOTS] += mem->ring_bytes;
+    uint64_t weights = mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes;
+    v->planned_peak_bytes = rt_planner_budget(need, weights);
+    uint64_t tables = v->planned_peak_bytes - need->total_bytes - weights;
+    out->tag_bytes[BASE_TAG_PROCESS] += tables;
+    out->process_bytes = p->process_bytes + tables;
+    v->budget_bytes = o->mem_bytes;
+    v->budget_is_default = o->mem_is_default;
+    v->ctx_tokens = c->ctx_tokens;
+    v->n_sessions = o->n_sessions;
+    v->n_threads = o->n_threads;
+    v->prefill_chunk = (uint32_t)base_min(c->max_rows, c->ctx_tokens);
+    if (o->prefill_chunk != 0) v->prefill_chunk = (uint32_t)base_min(v->prefill_chunk, o->prefill_chunk);
+    v->streamed_bytes_per_pass = mem->streamed_bytes;
+    for (int t = 0; t < BASE_TAG_COUNT; t++) {
+        if (out->tag_bytes[t] == 0) continue;
+        v->accounts[v->n_accounts++] =
+            (weir_account){.tag = base_tag_text((base_tag)t), .planned_bytes = out->tag_bytes[t]};
+    }
+    out->max_rows = c->max_rows;
+    out->max_outputs = c->max_outputs;
+    out->max_batch = o->max_batch;
+    out->kv_dtype = o->kv_dtype;
+}
+
+/* What a queue for reads costs here: measured, since the kernel decides which kind it is. */
+static weir_status measure_aio(rt_planner *p, weir_error *err)
+{
+    base_ledger_view without, with;
+    base_aio *aio;
+    base_ledger_read(p->model->env, &without);
+    weir_status status = base_aio_create(p->model->env, &p->options->aio, &aio, err);
+    if (status != WEIR_OK) return status;
+    base_ledger_read(p->model->env, &with);
+    base_aio_destroy(aio);
+    p->aio_bytes = with.tag_bytes[BASE_TAG_IO] - without.tag_bytes[BASE_TAG_IO];
+    p->aio_process_bytes = with.tag_bytes[BASE_TAG_PROCESS] - without.tag_bytes[BASE_TAG_PROCESS];
+    return WEIR_OK;
+}
+
+static weir_status planner_init(rt_planner *p, weir_error *err)
+{
+    weir_status status = rt_process_bytes(p->model->context, &p->process_bytes, err);
+    if (status != WEIR_OK) return status;
+    status = measure_aio(p, err);
+    if (status != WEIR_OK) return status;
+    weir_error none;
+    status = mem_plan_make(p->model->component, 0, &p->smallest, &none);
+    if (status != WEIR_OK && status != WEIR_ERR_BUDGET) {
+        *err = none;
+        return status;
+    }
+    return mem_plan_make(p->model->component, UINT64_MAX, &p->whole, err);
+}
+
+weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
+                         const base_ledger_view *before, rt_plan *out, weir_error *err)
+{
+    *out = (rt_plan){.view.struct_size = sizeof out->view};
+    rt_planner *p = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *p, err);
+    if (p == NULL) return err->code;
+    p->model = m;
+    p->options = o;
+    p->device = device;
+    p->before = *before;
+    rt_choice choice;
+    rt_need need;
+    weir_status status = planner_init(p, err);
+    if (status == WEIR_OK) status = choose_ctx(p, &choice, &need, &out->view.smallest_bytes, err);
+    if (status == WEIR_OK) status = whole_budget(p, &choice, &out->view.whole_bytes, err);
+    if (status != WEIR_OK) goto done;
+    uint64_t smallest = out->view.smallest_bytes;
+    out->view.fits = smallest <= o->mem_bytes;
+    if (!out->view.fits) {
+        out->view.missing_bytes = smallest - o->mem_bytes;
+        out->memory = p->smallest;
+        fill_view(p, &choice, &need, out);
+        rt_advise(p, &choice, out, err);
+        goto done;
+    }
+    status = choose_rows(p, smallest, &choice, &need, err);
+    if (status == WEIR_OK) status = choose_outputs(p, smallest, &choice, &need, err);
+    if (status == WEIR_OK)
+        status = mem_plan_make(m->component, weights_room(&need, o->mem_bytes), &out->memory, err);
+    if (status == WEIR_OK) fill_view(p, &choice, &need, out);
+done:
+    base_free(m->env, p);
+    return status;
+}
+
+static void add_view(base_ledger_view *sum, const base_ledger_view *without, const base_ledger_view *with)
+{
+    for (int t = 0; t < BASE_TAG_COUNT; t++) sum->tag_bytes[t] += with->tag_bytes[t] - without->tag_bytes[t];
+}
+
+weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    rt_options options;
+    weir_status status = rt_options_resolve(m, o, &options, err);
+    if (status != WEIR_OK) return status;
+    /* Its true size is part of the plan. A model without a tokenizer that works can still be run by tokens.
+     */
+    weir_error advice = {0};
+    const fmt_tokenizer *tokenizer;
+    status = rt_text_tokenizer(m, &tokenizer, &advice);
+    if (status != WEIR_OK && m->text->why_none.code == WEIR_OK) {
+        *err = advice;
+        return status;
+    }
+    base_ledger_view before, without, with;
+    rt_ledger_read(m->context, &without);
+    before = m->run != NULL ? m->run->before : without;
+    dev_device *device;
+    status = dev_cpu_create(m->env, base_settings_get(m->context->settings, "cpu"), options.n_threads,
+                            &device, err);
+    if (status != WEIR_OK) return status;
+    rt_ledger_read(m->context, &with);
+    add_view(&before, &without, &with);
+    rt_plan plan;
+    status = rt_plan_make(m, &options, device, &before, &plan, &advice);
+    dev_destroy(device);
+    if (status == WEIR_OK)
+        *out = plan.view;
+    else
+        *err = advice;
+    return status;
+}

@@ -1,0 +1,331 @@
+/* Sessions: sequences, their caches, and the passes that extend them. */
+#include "rt_internal.h"
+
+#include <string.h>
+
+uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens)
+{
+    uint64_t bytes = sizeof(weir_session) + 256;
+    bytes = rt_add(bytes, rt_mul(n_layers, sizeof(dev_kv)));
+    return rt_add(bytes, rt_mul(ctx_tokens, sizeof(int32_t)));
+}
+
+static void session_free(weir_session *s)
+{
+    base_env *env = s->model->env;
+    lm_kv_destroy(s->kv);
+    base_free(env, s->tokens);
+    base_free(env, s);
+}
+
+weir_status weir_session_create(weir_model *m, weir_session **out, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    *out = NULL;
+    rt_loaded *run = m->run;
+    if (run == NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "the model is not loaded: weir_model_load first");
+    const weir_plan *plan = &run->plan.view;
+    if (run->n_sessions >= plan->n_sessions)
+        return base_fail(err, WEIR_ERR_BUDGET,
+                         "all %u planned sessions are in use; destroy one, or load with n_sessions = %u",
+                         plan->n_sessions, plan->n_sessions + 1);
+    weir_session *s = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *s, err);
+    if (s == NULL) return err->code;
+    s->model = m;
+    s->tokens = base_alloc_array(m->env, BASE_TAG_RUNTIME, plan->ctx_tokens, sizeof *s->tokens, err);
+    if (s->tokens == NULL) goto fail;
+    if (lm_kv_create(m->env, m->lm, run->device, run->plan.kv_dtype, plan->ctx_tokens, run->plan.max_rows,
+                     &s->kv, err) != WEIR_OK)
+        goto fail;
+    s->next = run->sessions;
+    run->sessions = s;
+    run->n_sessions++;
+    *out = s;
+    return WEIR_OK;
+
+fail:
+    session_free(s);
+    return err->code;
+}
+
+void weir_session_destroy(weir_session *s)
+{
+    if (s == NULL) return;
+    rt_loaded *run = s->model->run;
+    if (s->kv != NULL && run != NULL) {
+        for (weir_session **at = &run->sessions; *at != NULL; at = &(*at)->next) {
+            if (*at != s) continue;
+            *at = s->next;
+            run->n_sessions--;
+            break;
+        }
+    }
+    session_free(s);
+}
+
+void rt_sessions_detach(rt_loaded *run)
+{
+    while (run->sessions != NULL) {
+        weir_session *s = run->sessions;
+        run->sessions = s->next;
+        lm_kv_destroy(s->kv);
+        s->kv = NULL;
+        s->n_tokens = s->n_cached = s->high = 0;
+    }
+    run->n_sessions = 0;
+}
+
+weir_status rt_session_check(const weir_session *s, weir_error *err)
+{
+    if (s->kv == NULL || s->model->run == NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "the model was unloaded; destroy this session and create one after weir_model_load");
+    return WEIR_OK;
+}
+
+uint32_t weir_session_position(const weir_session *s)
+{
+    return s->n_tokens;
+}
+
+/* True when a window that ends at n_cached reaches back to a ring slot that was written over. */
+static bool has_lost_slots(const weir_session *s)
+{
+    const lm_hparams *h = lm_model_hparams(s->model->lm);
+    if (h->window == 0 || s->kv == NULL) return false;
+    uint32_t first = s->n_cached + 1 > h->window ? s->n_cached + 1 - h->window : 0;
+    for (uint32_t l = 0; l < h->n_layers; l++) {
+        if (first < s->n_cached && (uint64_t)first + lm_kv_layer(s->kv, l)->capacity < s->high) return true;
+    }
+    return false;
+}
+
+void rt_session_cut(weir_session *s, uint32_t n_tokens)
+{
+    s->n_tokens = n_tokens;
+    if (s->n_cached > n_tokens) s->n_cached = n_tokens;
+    /* The next run then computes the caches anew, with the same bits. */
+    if (s->n_cached == 0 || has_lost_slots(s)) s->n_cached = s->high = 0;
+}
+
+void weir_session_reset(weir_session *s)
+{
+    rt_session_cut(s, 0);
+}
+
+weir_status weir_session_truncate(weir_session *s, uint32_t n, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    if (n > s->n_tokens)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "a session of %u tokens cannot be cut to %u",
+                         s->n_tokens, n);
+    rt_session_cut(s, n);
+    return WEIR_OK;
+}
+
+void rt_session_hold(weir_session *s, int32_t token)
+{
+    s->tokens[s->n_tokens++] = token;
+}
+
+static weir_status check_tokens(const weir_session *s, const int32_t *tokens, size_t n, weir_error *err)
+{
+    uint32_t n_vocab = lm_model_hparams(s->model->lm)->n_vocab;
+    uint32_t ctx = s->model->run->plan.view.ctx_tokens;
+    if (n != 0 && tokens == NULL) return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%zu tokens at NULL", n);
+    if (n > ctx - s->n_tokens)
+        return base_fail(
+            err, WEIR_ERR_CONTEXT_FULL,
+            "%zu tokens behind the %u there do not fit the context of %u tokens; shorten the text, reset "
+            "the session, or load with a larger context (--ctx %zu)",
+            n, s->n_tokens, ctx, n + s->n_tokens);
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= n_vocab)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                             "token %d at index %zu is outside the vocabulary of %u", tokens[i], i, n_vocab);
+    }
+    return WEIR_OK;
+}
+
+/* One pass over rows [from, from + n) of a sequence; outputs for its last n_outputs rows. */
+static weir_status run_rows(weir_session *s, uint32_t from, uint32_t n, uint32_t n_outputs, weir_error *err)
+{
+    weir_model *m = s->model;
+    rt_loaded *run = m->run;
+    for (uint32_t l = 0; l < lm_model_hparams(m->lm)->n_layers; l++) run->layer_kv[l] = lm_kv_layer(s->kv, l);
+    for (uint32_t r = 0; r < n; r++) {
+        run->token[r] = s->tokens[from + r];
+        run->position[r] = (int32_t)(from + r);
+        run->sequence[r] = 0;
+    }
+    for (uint32_t i = 0; i < n_outputs; i++) run->output_row[i] = n - n_outputs + i;
+    graph_batch batch = {
+        .n_rows = n,
+        .token = run->token,
+        .position = run->position,
+        .sequence = run->sequence,
+        .kv = run->layer_kv,
+        .n_outputs = n_outputs,
+        .output_rows = run->output_row,
+        .cancel = &m->cancel,
+    };
+    if (from + n > s->high) s->high = from + n;
+    return graph_run(run->program, &batch, err);
+}
+
+/* Rows of a pass of one sequence. */
+static uint32_t chunk_rows(const rt_loaded *run)
+{
+    return run->plan.view.prefill_chunk;
+}
+
+weir_status rt_session_append(weir_session *s, const int32_t *tokens, size_t n, const float **logits,
+                              rt_progress_fn on_rows, void *arg, weir_error *err)
+{
+    weir_status status = rt_session_check(s, err);
+    if (status == WEIR_OK) status = check_tokens(s, tokens, n, err);
+    if (status != WEIR_OK) return status;
+    rt_loaded *run = s->model->run;
+    uint32_t before = s->n_tokens, end = before + (uint32_t)n, start = s->n_cached;
+    if (start == end) {
+        if (logits == NULL) return WEIR_OK;
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "logits were asked for, but there is no token to run");
+    }
+    if (n != 0) memcpy(s->tokens + before, tokens, n * sizeof *tokens);
+    while (s->n_cached < end) {
+        uint32_t rows = (uint32_t)base_min(chunk_rows(run), end - s->n_cached);
+        bool last = s->n_cached + rows == end;
+        status = run_rows(s, s->n_cached, rows, last && logits != NULL ? 1 : 0, err);
+        if (status != WEIR_OK) {
+            rt_session_cut(s, before);
+            return status;
+        }
+        s->n_cached += rows;
+        if (on_rows != NULL) on_rows(arg, s->n_cached - start, end - start);
+    }
+    s->n_tokens = end;
+    if (logits != NULL) *logits = graph_result(run->program, 0);
+    return WEIR_OK;
+}
+
+weir_status weir_session_append(weir_session *s, const int32_t *tokens, size_t n, const float **logits,
+                                weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    atomic_store(&s->model->cancel, false);
+    return rt_session_append(s, tokens, n, logits, NULL, NULL, err);
+}
+
+weir_status weir_session_score(weir_session *s, const int32_t *tokens, size_t n, weir_logits_fn fn, void *arg,
+                               weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    atomic_store(&s->model->cancel, false);
+    weir_status status = rt_session_append(s, NULL, 0, NULL, NULL, NULL, err);
+    if (status == WEIR_OK) status = check_tokens(s, tokens, n, err);
+    if (status != WEIR_OK || n == 0) return status;
+    rt_loaded *run = s->model->run;
+    uint32_t before = s->n_tokens, end = before + (uint32_t)n;
+    uint32_t most = (uint32_t)base_min(run->plan.max_outputs, run->plan.max_rows);
+    memcpy(s->tokens + before, tokens, n * sizeof *tokens);
+    while (s->n_cached < end && status == WEIR_OK) {
+        uint32_t rows = (uint32_t)base_min(most, end - s->n_cached);
+        status = run_rows(s, s->n_cached, rows, rows, err);
+        if (status != WEIR_OK) break;
+        for (uint32_t i = 0; i < rows && status == WEIR_OK; i++) {
+            size_t index = s->n_cached - before + i;
+            if (!fn(arg, index, graph_result(run->program, i)))
+                status =
+                    base_fail(err, WEIR_ERR_CANCELLED, "the caller stopped the scoring at token %zu", index);
+        }
+        if (status == WEIR_OK) s->n_cached += rows;
+    }
+    if (status == WEIR_OK)
+        s->n_tokens = end;
+    else
+        rt_session_cut(s, before);
+    return status;
+}
+
+/* Distinct sessions of one model, each with room for one token. */
+static weir_status check_step(weir_session *const *sessions, const int32_t *tokens, size_t n, weir_error *err)
+{
+    if (n == 0 || sessions == NULL || tokens == NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "a step of no sessions");
+    weir_model *m = sessions[0]->model;
+    for (size_t i = 0; i < n; i++) {
+        weir_status status = rt_session_check(sessions[i], err);
+        if (status != WEIR_OK) return status;
+        if (sessions[i]->model != m)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "session %zu of a step belongs to another model",
+                             i);
+        for (size_t j = 0; j < i; j++) {
+            if (sessions[j] == sessions[i])
+                return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                                 "sessions %zu and %zu of a step are the same", j, i);
+        }
+        status = check_tokens(sessions[i], tokens + i, 1, err);
+        if (status != WEIR_OK) return base_fail_context(err, status, "session %zu", i);
+    }
+    if (n > m->run->plan.max_batch)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "a step of %zu sessions; the model was loaded for %u (max_batch)", n,
+                         m->run->plan.max_batch);
+    return WEIR_OK;
+}
+
+weir_status weir_step_batch(weir_session *const *sessions, const int32_t *tokens, size_t n,
+                            const float **logits, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    weir_status status = check_step(sessions, tokens, n, err);
+    if (status != WEIR_OK) return status;
+    weir_model *m = sessions[0]->model;
+    rt_loaded *run = m->run;
+    atomic_store(&m->cancel, false);
+    for (size_t i = 0; i < n; i++) {
+        status = rt_session_append(sessions[i], NULL, 0, NULL, NULL, NULL, err);
+        if (status != WEIR_OK) return status;
+    }
+    for (uint32_t l = 0; l < lm_model_hparams(m->lm)->n_layers; l++) {
+        dev_kv *row = run->batch_kv + (size_t)l * run->plan.max_batch;
+        for (size_t i = 0; i < n; i++) row[i] = *lm_kv_layer(sessions[i]->kv, l);
+        run->layer_kv[l] = row;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        weir_session *s = sessions[i];
+        run->token[i] = tokens[i];
+        run->position[i] = (int32_t)s->n_cached;
+        run->sequence[i] = run->output_row[i] = i;
+        if (s->n_cached + 1 > s->high) s->high = s->n_cached + 1;
+    }
+    graph_batch batch = {
+        .n_rows = (uint32_t)n,
+        .token = run->token,
+        .position = run->position,
+        .sequence = run->sequence,
+        .kv = run->layer_kv,
+        .n_outputs = logits != NULL ? (uint32_t)n : 0,
+        .output_rows = run->output_row,
+        .cancel = &m->cancel,
+    };
+    status = graph_run(run->program, &batch, err);
+    for (uint32_t i = 0; i < n; i++) {
+        weir_session *s = sessions[i];
+        if (status == WEIR_OK) {
+            rt_session_hold(s, tokens[i]);
+            s->n_cached++;
+            if (logits != NULL) logits[i] = graph_result(run->program, i);
+        } else {
+            rt_session_cut(s, s->n_tokens);
+        }
+    }
+    return status;
+}
