@@ -73,7 +73,10 @@ static inline float rng_float(test_rng *r, test_mode mode)
         return float_from_bits(specials[rng_below(r, COUNT(specials))]);
     if (mode == SPECIAL && rng_below(r, 4) == 0) return float_from_bits((uint32_t)rng_next(r));
     if (mode != PLAIN && rng_below(r, 3) == 0) return float_from_bits(edges[rng_below(r, COUNT(edges))]);
-    if (mode != PLAIN && rng_below(r, 4) == 0) return ldexpf(rng_normal(r), (int)rng_below(r, 240) - 120);
+    if (mode != PLAIN && rng_below(r, 4) == 0) {
+        int exponent = (int)rng_below(r, 240) - 120; /* drawn first: the order of arguments is the compiler's */
+        return ldexpf(rng_normal(r), exponent);
+    }
     return rng_normal(r);
 }
 static inline void fill_floats(test_rng *r, test_mode mode, float *x, size_t n)
