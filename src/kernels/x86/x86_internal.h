@@ -1,9 +1,43 @@
-/* The functions of the two x86 tables, by file of origin. */
+/* The functions of the two x86 tables. */
 #ifndef WEIR_X86_INTERNAL_H
 #define WEIR_X86_INTERNAL_H
 
 #include "kernels/kern_tables.h"
 
-void kern_matmul_avx512(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch);
+#define X86_DECLARE(set)                                                                                     \
+    void kern_matmul_##set(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch);           \
+    void kern_quantize_##set(kern_act act, const float *x, size_t k, void *dst);                             \
+    void kern_rms_norm_##set(const float *x, const float *w, float w_offset, float eps, size_t n, float *y); \
+    void kern_rope_##set(float *x, size_t n_heads, size_t head_dim, size_t n_rot, const float *table,        \
+                         bool neox);                                                                         \
+    void kern_kv_store_##set(const kern_kv *kv, uint32_t n_kv_heads, uint32_t head_dim, uint32_t position,   \
+                             const float *k, const float *v);                                                \
+    void kern_attention_##set(const kern_attention *a, uint32_t head_begin, uint32_t head_end,               \
+                              void *scratch);                                                                \
+    void kern_glu_##set(kern_glu kind, const float *gate, const float *up, size_t n, float *y);              \
+    void kern_add_##set(const float *a, const float *b, size_t n, float *y);                                 \
+    void kern_scale_##set(float *x, size_t n, float s);                                                      \
+    void kern_softcap_##set(float *x, size_t n, float cap);                                                  \
+    float kern_softmax_##set(const float *x, size_t n, float inv_temperature, float *p);
+
+X86_DECLARE(avx512)
+X86_DECLARE(avx2)
+
+#define X86_TABLE(set)                                                                                       \
+    const kern_table kern_##set##_table = {                                                                  \
+        .name = #set,                                                                                        \
+        .dequantize = kern_ref_dequantize,                                                                   \
+        .quantize = kern_quantize_##set,                                                                     \
+        .matmul = kern_matmul_##set,                                                                         \
+        .rms_norm = kern_rms_norm_##set,                                                                     \
+        .rope = kern_rope_##set,                                                                             \
+        .kv_store = kern_kv_store_##set,                                                                     \
+        .attention = kern_attention_##set,                                                                   \
+        .glu = kern_glu_##set,                                                                               \
+        .add = kern_add_##set,                                                                               \
+        .scale = kern_scale_##set,                                                                           \
+        .softcap = kern_softcap_##set,                                                                       \
+        .softmax = kern_softmax_##set,                                                                       \
+    }
 
 #endif

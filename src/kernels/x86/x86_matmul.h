@@ -4,7 +4,7 @@
 #ifndef WEIR_X86_MATMUL_H
 #define WEIR_X86_MATMUL_H
 
-#include "kernels/kern_tables.h"
+#include "x86_internal.h"
 #include "x86_types.h"
 #include "x86_dot.h"
 
@@ -160,7 +160,7 @@ static void matmul_quant(const kern_matmul *m, const quant_type *type, size_t ro
     }
 }
 
-static void matmul_any(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch)
+void V_NAME(kern_matmul)(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch)
 {
     const quant_type *type = quant_type_of(m->dtype);
     if (m->k == 0 || m->row_bytes > INT32_MAX / V_LANES)

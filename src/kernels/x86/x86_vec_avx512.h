@@ -9,13 +9,16 @@
 
 #include <immintrin.h>
 
-#define V_NAME(x) x##_avx512
+#define V_NAME(x) x##_avx512 /* names of the functions made */
 #define V_LANES   16
 #define V_BYTES   64
 /* Tiles of outputs: two vectors of rows by so many tokens. */
 #define V_TILE_TOKENS 6
 /* Tokens of a tile of float weights. */
 #define V_DOT_TOKENS 6
+/* Attention: query heads and blocks of sixteen positions at once. */
+#define V_ATTENTION_HEADS  4
+#define V_ATTENTION_BLOCKS 4
 /* Weights that need all eight bits are kept as value + 128. */
 #define V_WIDE_BIAS 128
 #define V_INLINE    static inline __attribute__((always_inline, unused))
@@ -232,6 +235,92 @@ V_INLINE float v_tree(const vf *lanes)
     __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+V_INLINE vf v_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+V_INLINE vf v_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+/* a * b - c, one rounding */
+V_INLINE vf v_fms(vf a, vf b, vf c)
+{
+    return _mm512_fmsub_ps(a, b, c);
+}
+/* a > b ? a : b, which is b where one is no number. */
+V_INLINE vf v_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+V_INLINE vi v_maxu32(vi a, vi b)
+{
+    return _mm512_max_epu32(a, b);
+}
+/* a < b ? yes : no */
+V_INLINE vf v_less(vf a, vf b, vf yes, vf no)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+/* x is no number ? yes : no */
+V_INLINE vf v_unordered(vf x, vf yes, vf no)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), no, yes);
+}
+/* Lanes first ... end - 1 of yes, the others of no. */
+V_INLINE vf v_between(size_t first, size_t end, vf yes, vf no)
+{
+    return _mm512_mask_blend_ps(v_mask(end) & ~v_mask(first), no, yes);
+}
+/* p x 2^n, rounded once; n holds integers from -252 to 254. */
+V_INLINE vf v_scale2(vf p, vf n)
+{
+    return _mm512_scalef_ps(p, n);
+}
+/* To the nearest integer, ties to even. */
+V_INLINE vi v_round32(vf x)
+{
+    return _mm512_cvtps_epi32(x);
+}
+V_INLINE float v_max_lane(vf x)
+{
+    return _mm512_reduce_max_ps(x);
+}
+V_INLINE uint32_t v_maxu32_lane(vi x)
+{
+    return _mm512_reduce_max_epu32(x);
+}
+V_INLINE int32_t v_sum32_lane(vi x)
+{
+    return _mm512_reduce_add_epi32(x);
+}
+/* The low bytes of the lanes. */
+V_INLINE void v_store8(int8_t *p, vi x)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(x));
+}
+V_INLINE void v_store_f16(uint16_t *p, vf x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+/* Even and odd lanes, each twice. */
+V_INLINE vf v_even(vf x)
+{
+    return _mm512_moveldup_ps(x);
+}
+V_INLINE vf v_odd(vf x)
+{
+    return _mm512_movehdup_ps(x);
+}
+/* a0 b0 a1 b1 ... */
+V_INLINE void v_interleave(vf a, vf b, vf out[2])
+{
+    const vi low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const vi high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    out[0] = _mm512_permutex2var_ps(a, low, b);
+    out[1] = _mm512_permutex2var_ps(a, high, b);
 }
 
 /* Transposes 4 x 4 dwords in each quarter. */
