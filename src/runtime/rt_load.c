@@ -88,16 +88,12 @@ static void log_plan(const weir_model *m, const rt_plan *plan)
 
 static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_options *o, weir_error *err)
 {
-    weir_context *c = m->context;
-    base_ledger_view with;
-    rt_ledger_read(c, &run->before);
-    weir_status status = dev_cpu_create(m->env, base_settings_get(c->settings, "cpu"), run->options.n_threads,
-                                        &run->device, err);
+    base_ledger_view before = run->before;
+    weir_status status = rt_device_create(m, run->options.n_threads, &before, &run->device, err);
     if (status != WEIR_OK) return status;
-    rt_ledger_read(c, &with);
-    status = rt_plan_make(m, &run->options, run->device, &with, &run->plan, err);
+    status = rt_plan_make(m, &run->options, run->device, &before, &run->plan, err);
     if (status == WEIR_OK && !run->plan.view.fits) status = WEIR_ERR_BUDGET;
-    if (status == WEIR_OK) status = budget_set(c, &run->plan, err);
+    if (status == WEIR_OK) status = budget_set(m->context, &run->plan, err);
     if (status != WEIR_OK) return status;
     log_plan(m, &run->plan);
     status = allocate_all(m, run, err);
@@ -146,11 +142,13 @@ weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_erro
     weir_error failure = {0};
     weir_status status = load_text(m, &made_text, err);
     if (status != WEIR_OK) return status;
-    base_ledger_view ledger;
+    base_ledger_view ledger, before;
     base_ledger_read(m->env, &ledger);
+    rt_ledger_read(c, &before);
     uint64_t booked = c->booked_bytes;
     rt_loaded *run = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *run, &failure);
     if (run == NULL) goto fail_text;
+    run->before = before;
     status = rt_options_resolve(m, o, &run->options, &failure);
     if (status == WEIR_OK) status = load_planned(m, run, o, &failure);
     if (status != WEIR_OK) goto fail_run;

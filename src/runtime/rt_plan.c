@@ -138,7 +138,7 @@ static uint64_t runtime_bytes(const rt_planner *p, const rt_choice *c)
     sum = rt_add(sum, rt_mul(c->n_sessions, rt_session_bytes(h->n_layers, c->ctx_tokens)));
     sum = rt_add(sum, rt_mul(c->max_rows, 4 * sizeof(int32_t)));
     sum = rt_add(sum, rt_mul(h->n_layers, sizeof(dev_kv *) + p->options->max_batch * sizeof(dev_kv)));
-    sum = rt_add(sum, sizeof(rt_loaded));
+    sum = rt_add(sum, sizeof(rt_loaded) + 64);
     return rt_add(sum, rt_add(TEXT_BYTES, rt_mul(c->ctx_tokens, TEXT_BYTES_PER_TOKEN)));
 }
 
@@ -393,9 +393,17 @@ done:
     return status;
 }
 
-static void add_view(base_ledger_view *sum, const base_ledger_view *without, const base_ledger_view *with)
+weir_status rt_device_create(weir_model *m, uint32_t n_threads, base_ledger_view *before, dev_device **out,
+                             weir_error *err)
 {
-    for (int t = 0; t < BASE_TAG_COUNT; t++) sum->tag_bytes[t] += with->tag_bytes[t] - without->tag_bytes[t];
+    base_ledger_view without, with;
+    base_ledger_read(m->env, &without);
+    weir_status status =
+        dev_cpu_create(m->env, base_settings_get(m->context->settings, "cpu"), n_threads, out, err);
+    if (status != WEIR_OK) return status;
+    base_ledger_read(m->env, &with);
+    for (int t = 0; t < BASE_TAG_COUNT; t++) before->tag_bytes[t] += with.tag_bytes[t] - without.tag_bytes[t];
+    return WEIR_OK;
 }
 
 weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out, weir_error *err)
@@ -414,15 +422,12 @@ weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan
         *err = advice;
         return status;
     }
-    base_ledger_view before, without, with;
-    rt_ledger_read(m->context, &without);
-    before = m->run != NULL ? m->run->before : without;
+    base_ledger_view before;
+    rt_ledger_read(m->context, &before);
+    if (m->run != NULL) before = m->run->before;
     dev_device *device;
-    status = dev_cpu_create(m->env, base_settings_get(m->context->settings, "cpu"), options.n_threads,
-                            &device, err);
+    status = rt_device_create(m, options.n_threads, &before, &device, err);
     if (status != WEIR_OK) return status;
-    rt_ledger_read(m->context, &with);
-    add_view(&before, &without, &with);
     rt_plan plan;
     status = rt_plan_make(m, &options, device, &before, &plan, &advice);
     dev_destroy(device);

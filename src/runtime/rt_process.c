@@ -7,8 +7,9 @@
  * smallest budget of a plan made before it succeeds. */
 #include "rt_internal.h"
 
-/* Measured with the program `weir`: kernels, streamer and reader touch about half of this after planning. */
-#define MARGIN_BYTES (UINT64_C(1536) << 10)
+/* Measured with the program `weir`: after planning, kernels, streamer and reader touch a third of this, and what the
+ * kernel holds for us (stacks of threads, queues) a part of the rest. */
+#define MARGIN_BYTES (UINT64_C(1) << 20)
 /* Kept free inside a control group, where the kernel's own structures for us are counted too. */
 #define CGROUP_RESERVE_MAX_BYTES (UINT64_C(64) << 20)
 #define CGROUP_RESERVE_SHARE     16

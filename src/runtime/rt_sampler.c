@@ -15,7 +15,7 @@ struct rt_sampler {
     uint32_t n_vocab;
     weir_sampling options;
     base_rng rng;
-    float *logits;  /* with the penalty */
+    float *logits;  /* with the penalty; one block with order */
     int32_t *order; /* candidates, best first */
 };
 
@@ -24,9 +24,14 @@ void weir_sampling_init(weir_sampling *s)
     *s = (weir_sampling){.struct_size = sizeof *s, .top_p = 1.0F, .repeat_penalty = 1.0F, .repeat_last = 64};
 }
 
+static uint64_t block_bytes(uint32_t n_vocab)
+{
+    return n_vocab * (uint64_t)(sizeof(float) + sizeof(int32_t));
+}
+
 uint64_t rt_sampler_bytes(uint32_t n_vocab)
 {
-    return sizeof(rt_sampler) + (uint64_t)n_vocab * (sizeof(float) + sizeof(int32_t)) + 256;
+    return sizeof(rt_sampler) + 64 + base_align_up(block_bytes(n_vocab), 4096);
 }
 
 weir_status rt_sampler_create(base_env *env, uint32_t n_vocab, rt_sampler **out, weir_error *err)
@@ -34,23 +39,20 @@ weir_status rt_sampler_create(base_env *env, uint32_t n_vocab, rt_sampler **out,
     rt_sampler *s = base_alloc(env, BASE_TAG_RUNTIME, sizeof *s, err);
     if (s == NULL) return err->code;
     s->n_vocab = n_vocab;
-    s->logits = base_alloc_array(env, BASE_TAG_RUNTIME, n_vocab, sizeof *s->logits, err);
-    if (s->logits == NULL) goto fail;
-    s->order = base_alloc_array(env, BASE_TAG_RUNTIME, n_vocab, sizeof *s->order, err);
-    if (s->order == NULL) goto fail;
+    s->logits = base_pages_alloc(env, BASE_TAG_RUNTIME, block_bytes(n_vocab), false, err);
+    if (s->logits == NULL) {
+        base_free(env, s);
+        return err->code;
+    }
+    s->order = (int32_t *)(s->logits + n_vocab);
     *out = s;
     return WEIR_OK;
-
-fail:
-    rt_sampler_destroy(env, s);
-    return err->code;
 }
 
 void rt_sampler_destroy(base_env *env, rt_sampler *s)
 {
     if (s == NULL) return;
-    base_free(env, s->order);
-    base_free(env, s->logits);
+    base_pages_free(env, BASE_TAG_RUNTIME, s->logits, block_bytes(s->n_vocab));
     base_free(env, s);
 }
 
