@@ -74,7 +74,8 @@ static inline float rng_float(test_rng *r, test_mode mode)
     if (mode == SPECIAL && rng_below(r, 4) == 0) return float_from_bits((uint32_t)rng_next(r));
     if (mode != PLAIN && rng_below(r, 3) == 0) return float_from_bits(edges[rng_below(r, COUNT(edges))]);
     if (mode != PLAIN && rng_below(r, 4) == 0) {
-        int exponent = (int)rng_below(r, 240) - 120; /* drawn first: the order of arguments is the compiler's */
+        /* Drawn first: in which order a call's arguments are computed is the compiler's choice. */
+        int exponent = (int)rng_below(r, 240) - 120;
         return ldexpf(rng_normal(r), exponent);
     }
     return rng_normal(r);
