@@ -39,7 +39,7 @@ static weir_status encode_text(const fmt_tokenizer *t, const char *text, size_t 
     case FMT_TOK_WORDPIECE: return fmt_tok_wordpiece(t, text, len, out, err);
     case FMT_TOK_BPE: break;
     }
-    if (t->escape_spaces) return fmt_tok_spm(t, text, len, prefix, out, err);
+    if (t->escape_spaces || prefix) return fmt_tok_spm(t, text, len, prefix, out, err);
     return fmt_tok_bpe(t, text, len, out, err);
 }
 

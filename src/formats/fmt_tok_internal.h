@@ -100,9 +100,11 @@ struct fmt_tokenizer {
     bool prefix_after_added; /* ... also behind every added or special token */
     bool prefix_once;        /* ... but not where the text begins with a space already */
     bool escape_spaces;      /* spaces are stored as U+2581 */
-    bool squeeze_spaces;     /* runs of spaces become one, outer ones go */
-    bool leftmost_specials;  /* tokenizer.json's order: leftmost, then longest; else longest first over the
-                                whole text */
+    bool squeeze_spaces;     /* unigram: every word gets one space mark, other white space goes */
+    bool collapse_spaces;    /* unigram: runs of spaces become one */
+    bool strip_text_left, strip_text_right;
+    bool leftmost_specials; /* tokenizer.json's order: leftmost, then longest; else longest first over the
+                               whole text */
     bool nfc, nfkc, lowercase, strip_accents, fuse_unk;
     bool strip_left; /* detokenization drops one leading space */
     int32_t byte_ids[256];
@@ -136,6 +138,8 @@ weir_status fmt_utf8_append_clean(base_buf *out, const char *p, size_t n, weir_e
  */
 uint32_t fmt_byte_to_cp(uint8_t byte);
 int fmt_cp_to_byte(uint32_t cp);
+
+bool fmt_cp_is_white(uint32_t cp); /* Unicode's White_Space */
 
 /* fmt_tok_vocab.c */
 weir_status fmt_tok_vocab_init(base_env *env, fmt_tok_vocab *v, uint64_t n, uint64_t blob_bytes, bool scores,
@@ -273,6 +277,15 @@ size_t fmt_tok_charsmap_match(const fmt_tok_charsmap *c, const char *p, size_t n
  * it. */
 weir_status fmt_tok_load_gguf(fmt_tokenizer *t, const fmt_model *m, weir_error *err);
 weir_status fmt_tok_load_json(fmt_tokenizer *t, const fmt_model *m, const char *path, weir_error *err);
+/* fmt_tok_pipeline.c: the four small sections of a tokenizer.json, as jansson trees (json_t, NULL or null:
+ * absent). */
+struct json_t;
+weir_status fmt_tok_read_normalizer(fmt_tokenizer *t, const struct json_t *o, weir_error *err);
+weir_status fmt_tok_read_pre_tokenizer(fmt_tokenizer *t, const struct json_t *o, weir_error *err);
+weir_status fmt_tok_read_decoder(fmt_tokenizer *t, const struct json_t *o, weir_error *err);
+weir_status fmt_tok_read_post_processor(fmt_tokenizer *t, const struct json_t *o, weir_error *err);
+/* tokenizer_config.json: names of special tokens, add_bos_token, chat_template. */
+weir_status fmt_tok_read_config(fmt_tokenizer *t, const fmt_model *m, const char *path, weir_error *err);
 /* Finds byte tokens, special ids by their texts, the ends of answers; indexes special tokens. */
 weir_status fmt_tok_settle(fmt_tokenizer *t, const fmt_model *m, weir_error *err);
 

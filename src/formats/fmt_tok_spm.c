@@ -3,10 +3,13 @@
  * scores). */
 #include "fmt_tok_internal.h"
 
+#include <string.h>
+
 #define SPACE_MARK "\xe2\x96\x81"
 
-static weir_status escape(base_buf *out, const char *p, size_t n, weir_error *err)
+static weir_status escape(const fmt_tokenizer *t, base_buf *out, const char *p, size_t n, weir_error *err)
 {
+    if (!t->escape_spaces) return base_buf_append(out, p, n, err);
     weir_status status = WEIR_OK;
     size_t begin = 0;
     for (size_t i = 0; i < n && status == WEIR_OK; i++) {
@@ -26,9 +29,10 @@ weir_status fmt_tok_spm(const fmt_tokenizer *t, const char *text, size_t len, bo
     base_buf escaped;
     base_buf_init(&escaped, t->env, BASE_TAG_RUNTIME);
     weir_status status = WEIR_OK;
-    if (prefix && !(t->prefix_once && len > 0 && text[0] == ' '))
-        status = base_buf_append(&escaped, SPACE_MARK, 3, err);
-    if (status == WEIR_OK) status = escape(&escaped, text, len, err);
+    bool marked = len >= 3 && t->escape_spaces && memcmp(text, SPACE_MARK, 3) == 0;
+    bool spaced = len > 0 && (text[0] == ' ' || marked);
+    if (prefix && len > 0 && !(t->prefix_once && spaced)) status = escape(t, &escaped, " ", 1, err);
+    if (status == WEIR_OK) status = escape(t, &escaped, text, len, err);
     if (status == WEIR_OK && t->kind == FMT_TOK_BPE)
         status = fmt_tok_bpe(t, escaped.data, escaped.len, out, err);
     if (status == WEIR_OK && t->kind == FMT_TOK_SPM)

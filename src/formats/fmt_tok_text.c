@@ -101,3 +101,10 @@ int fmt_cp_to_byte(uint32_t cp)
     if (i < 67) return (int)(0x7f + i - 33);
     return i == 67 ? 0xad : -1;
 }
+
+bool fmt_cp_is_white(uint32_t c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r') || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+           c == 0x3000;
+}

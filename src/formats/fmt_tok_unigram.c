@@ -3,7 +3,7 @@
 #include "fmt_tok_internal.h"
 
 #include <float.h>
-#include <utf8proc.h>
+#include <string.h>
 
 #define SPACE_MARK "\xe2\x96\x81"
 
@@ -13,38 +13,9 @@ typedef struct best_cut {
     int32_t id;
 } best_cut;
 
-typedef struct normalizer {
-    const fmt_tokenizer *t;
-    base_buf *out;
-    bool prefix, in_word;
-} normalizer;
-
-/* Writes replaced text; spaces become marks, runs of them one where the model squeezes. */
-static weir_status emit(normalizer *z, const char *p, size_t n, weir_error *err)
+/* Applies the character map; invalid bytes become U+FFFD. */
+static weir_status fold(const fmt_tokenizer *t, const char *text, size_t len, base_buf *out, weir_error *err)
 {
-    weir_status status = WEIR_OK;
-    const char *mark = z->t->escape_spaces ? SPACE_MARK : " ";
-    size_t mark_len = z->t->escape_spaces ? 3 : 1;
-    for (size_t i = 0; i < n && status == WEIR_OK; i++) {
-        if (p[i] == ' ') {
-            z->in_word = false;
-            if (!z->t->squeeze_spaces) status = base_buf_append(z->out, mark, mark_len, err);
-            continue;
-        }
-        if (!z->in_word) {
-            z->in_word = true;
-            if (z->prefix || z->t->squeeze_spaces) status = base_buf_append(z->out, mark, mark_len, err);
-            z->prefix = false;
-        }
-        if (status == WEIR_OK) status = base_buf_append(z->out, p + i, 1, err);
-    }
-    return status;
-}
-
-static weir_status normalize(const fmt_tokenizer *t, const char *text, size_t len, bool prefix, base_buf *out,
-                             weir_error *err)
-{
-    normalizer z = {t, out, prefix, false};
     weir_status status = base_buf_append(out, "", 0, err);
     for (size_t i = 0; i < len && status == WEIR_OK;) {
         const char *with = NULL;
@@ -61,9 +32,72 @@ static weir_status normalize(const fmt_tokenizer *t, const char *text, size_t le
             with_len = 3;
             step = 1;
         }
-        status = emit(&z, with, with_len, err);
+        status = base_buf_append(out, with, with_len, err);
         i += step;
     }
+    return status;
+}
+
+/* Cuts white space off the ends, as far as the tokenizer strips them. */
+static void strip(const fmt_tokenizer *t, const char **text, size_t *len)
+{
+    uint32_t cp;
+    while (t->strip_text_left && *len > 0) {
+        size_t step = fmt_utf8_decode(*text, *len, &cp);
+        if (step == 0 || !fmt_cp_is_white(cp)) break;
+        *text += step;
+        *len -= step;
+    }
+    while (t->strip_text_right && *len > 0) {
+        size_t begin = *len - 1;
+        while (begin > 0 && ((*text)[begin] & 0xc0) == 0x80) begin--;
+        if (fmt_utf8_decode(*text + begin, *len - begin, &cp) == 0 || !fmt_cp_is_white(cp)) break;
+        *len = begin;
+    }
+}
+
+/* Writes the text with spaces as marks and the dummy one in front. Where spaces are squeezed, every word gets
+ * one mark and outer spaces go; where they are collapsed, a run becomes one. */
+static weir_status mark_spaces(const fmt_tokenizer *t, const char *p, size_t n, bool prefix, base_buf *out,
+                               weir_error *err)
+{
+    const char *mark = t->escape_spaces ? SPACE_MARK : " ";
+    size_t mark_len = t->escape_spaces ? 3 : 1;
+    bool in_word = false;
+    weir_status status = base_buf_append(out, "", 0, err);
+    if (prefix && t->prefix_once && !t->squeeze_spaces) {
+        bool marked = n > 0 && (p[0] == ' ' || (n >= 3 && memcmp(p, SPACE_MARK, 3) == 0));
+        if (n > 0 && !marked && status == WEIR_OK) status = base_buf_append(out, mark, mark_len, err);
+        prefix = false;
+    }
+    for (size_t i = 0; i < n && status == WEIR_OK; i++) {
+        if (p[i] == ' ' || (t->squeeze_spaces && p[i] >= '\t' && p[i] <= '\r')) {
+            in_word = false;
+            if (t->squeeze_spaces || (t->collapse_spaces && i > 0 && p[i - 1] == ' ')) continue;
+            status = base_buf_append(out, mark, mark_len, err);
+            continue;
+        }
+        if (!in_word && (prefix || t->squeeze_spaces)) status = base_buf_append(out, mark, mark_len, err);
+        if (status == WEIR_OK) status = base_buf_append(out, p + i, 1, err);
+        in_word = true;
+        prefix = false;
+    }
+    return status;
+}
+
+static weir_status normalize(const fmt_tokenizer *t, const char *text, size_t len, bool prefix, base_buf *out,
+                             weir_error *err)
+{
+    base_buf folded;
+    base_buf_init(&folded, t->env, BASE_TAG_RUNTIME);
+    weir_status status = fold(t, text, len, &folded, err);
+    if (status == WEIR_OK) {
+        text = folded.data;
+        len = folded.len;
+        strip(t, &text, &len);
+        status = mark_spaces(t, text, len, prefix, out, err);
+    }
+    base_buf_finish(&folded);
     return status;
 }
 
@@ -84,6 +118,8 @@ static void extend(const fmt_tokenizer *t, const char *text, size_t len, size_t 
         if (id < 0) continue;
         fmt_tok_type type = fmt_tok_type_of(v, (uint32_t)id);
         if (type == FMT_TOK_CONTROL || type == FMT_TOK_UNKNOWN || type == FMT_TOK_BYTE) continue;
+        /* tokenizer.json's added tokens are no part of the model. */
+        if (type == FMT_TOK_USER && t->leftmost_specials) continue;
         if (n == one) one_found = true;
         double score = best[at].score + (type == FMT_TOK_USER ? 0.0 : (double)v->scores[id]);
         if (score > best[at + n].score) best[at + n] = (best_cut){score, (uint32_t)at, id};

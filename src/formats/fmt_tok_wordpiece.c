@@ -16,13 +16,6 @@ static bool is_chinese(uint32_t c)
            (c >= 0x2b820 && c <= 0x2ceaf) || (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
 }
 
-static bool is_white(uint32_t c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r') || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-           c == 0x3000;
-}
-
 static bool is_control(uint32_t c)
 {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
@@ -83,7 +76,7 @@ static weir_status add_letter(words *w, uint32_t cp, weir_error *err)
 
 static weir_status add_char(words *w, uint32_t cp, weir_error *err)
 {
-    if (is_white(cp)) return end_word(w, err);
+    if (fmt_cp_is_white(cp)) return end_word(w, err);
     if (cp == 0 || cp == 0xfffd || is_control(cp)) return WEIR_OK;
     bool alone = is_punctuation(cp) || is_chinese(cp);
     weir_status status = alone ? end_word(w, err) : WEIR_OK;

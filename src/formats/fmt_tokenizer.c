@@ -38,6 +38,8 @@ static weir_status add_end(fmt_tokenizer *t, int32_t id, weir_error *err)
     return WEIR_OK;
 }
 
+/* Ids that generation_config.json lists; some may lie behind the tokenizer's last token and still be
+ * generated. */
 static weir_status add_listed_ends(fmt_tokenizer *t, const fmt_model *m, weir_error *err)
 {
     const fmt_value *value = fmt_model_find_value(m, "weir.eos_token_ids");
@@ -47,12 +49,7 @@ static weir_status add_listed_ends(fmt_tokenizer *t, const fmt_model *m, weir_er
     for (uint64_t i = 0; i < value->v.array.count && status == WEIR_OK; i++) {
         int64_t id;
         status = fmt_array_next_i64(a, &id, err);
-        if (status == WEIR_OK && (id < 0 || id >= t->vocab.n)) {
-            status = base_fail(err, WEIR_ERR_TOKENIZER,
-                               "EOS token %lld of the configuration, but the vocabulary has %u tokens",
-                               (long long)id, t->vocab.n);
-        }
-        if (status == WEIR_OK) status = add_end(t, (int32_t)id, err);
+        if (status == WEIR_OK && id >= 0 && id <= INT32_MAX) status = add_end(t, (int32_t)id, err);
     }
     fmt_array_close(a);
     return status;
@@ -61,7 +58,12 @@ static weir_status add_listed_ends(fmt_tokenizer *t, const fmt_model *m, weir_er
 static weir_status find_ends(fmt_tokenizer *t, const fmt_model *m, weir_error *err)
 {
     fmt_tok_vocab *v = &t->vocab;
+    uint64_t eos = 0;
     weir_status status = add_listed_ends(t, m, err);
+    /* tokenizer_config.json may name another EOS than config.json: both end an answer. */
+    if (status == WEIR_OK)
+        status = fmt_get_u64(m, "tokenizer.ggml.eos_token_id", UINT32_MAX, 0, UINT32_MAX, &eos, err);
+    if (status == WEIR_OK && eos < v->n) status = add_end(t, (int32_t)eos, err);
     bool harmony = fmt_tok_find(v, "<|return|>", 10) >= 0 && fmt_tok_find(v, "<|call|>", 8) >= 0;
     for (size_t i = 0; i < sizeof end_texts / sizeof end_texts[0] && status == WEIR_OK; i++) {
         int32_t id = fmt_tok_find(v, end_texts[i], strlen(end_texts[i]));
@@ -154,7 +156,9 @@ weir_status fmt_tokenizer_create(base_env *env, const fmt_model *m, fmt_tokenize
     if (t == NULL) return err->code;
     t->env = env;
     t->bos = t->eos = t->eot = t->eom = t->unk = t->pad = -1;
-    const char *json = fmt_get_str(m, "weir.tokenizer_json");
+    /* A GGUF file carries its own; a path in its metadata is not ours to follow. */
+    bool gguf = strncmp(fmt_model_format(m), "GGUF", 4) == 0;
+    const char *json = gguf ? NULL : fmt_get_str(m, "weir.tokenizer_json");
     weir_status status = json != NULL ? fmt_tok_load_json(t, m, json, err) : fmt_tok_load_gguf(t, m, err);
     if (status == WEIR_OK) status = fmt_tok_settle(t, m, err);
     if (status != WEIR_OK) {

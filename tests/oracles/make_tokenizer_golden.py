@@ -48,4 +48,5 @@ def main():
                 print("special", *model.tokenize(text, add_bos=False, special=True), file=f)
 
 
-main()
+if __name__ == "__main__":
+    main()
