@@ -123,14 +123,15 @@ static void test_quantize(void **state)
 typedef struct product {
     kern_matmul m;
     guarded w, act, out, bias, scratch;
-    size_t n_rows;
+    size_t n_rows, n_tokens;
     void *scratch_mem;
-    float *want; /* [MAX_TOKENS][n_rows] */
+    float *want; /* [n_tokens][n_rows] */
 } product;
 
-static void make_product(pair_of_tables *t, product *p, uint32_t dtype, size_t k, size_t n_rows, int mode,
-                         size_t pad)
+/* p->n_rows and p->n_tokens are set by the caller. */
+static void make_product(pair_of_tables *t, product *p, uint32_t dtype, size_t k, int mode, size_t pad)
 {
+    size_t n_rows = p->n_rows, n_tokens = p->n_tokens;
     kern_matmul *m = &p->m;
     kern_act act = kern_act_for(dtype);
     uint64_t bytes;
@@ -139,15 +140,14 @@ static void make_product(pair_of_tables *t, product *p, uint32_t dtype, size_t k
     m->k = k;
     m->row_bytes = bytes + pad;
     m->act_stride = kern_act_row_bytes(act, k) + 64 * (k % 3);
-    m->n_tokens = MAX_TOKENS;
+    m->n_tokens = n_tokens;
     m->out_stride = n_rows + 3;
-    p->n_rows = n_rows;
     /* The last row ends at the forbidden page: no padding behind it. */
     uint8_t *w = guarded_alloc(&p->w, m->row_bytes * n_rows - pad, 0);
     for (size_t r = 0; r < n_rows; r++) fill_weights(&t->rng, mode, dtype, w + r * m->row_bytes, k);
-    uint8_t *x = guarded_alloc(&p->act, m->act_stride * MAX_TOKENS, 0);
+    uint8_t *x = guarded_alloc(&p->act, m->act_stride * n_tokens, 0);
     float *row = malloc(k * sizeof(float));
-    for (size_t i = 0; i < MAX_TOKENS; i++) {
+    for (size_t i = 0; i < n_tokens; i++) {
         fill_floats(&t->rng, mode == SPECIAL && i % 3 ? EDGES : mode, row, k);
         if (act == KERN_ACT_F32)
             memcpy(x + i * m->act_stride, row, k * sizeof(float));
@@ -160,11 +160,11 @@ static void make_product(pair_of_tables *t, product *p, uint32_t dtype, size_t k
     m->w = w;
     m->act = x;
     m->bias = k % 2 || rng_below(&t->rng, 2) ? bias : NULL;
-    m->out = guarded_alloc(&p->out, (m->out_stride * (MAX_TOKENS - 1) + n_rows) * sizeof(float), 0);
+    m->out = guarded_alloc(&p->out, (m->out_stride * (n_tokens - 1) + n_rows) * sizeof(float), 0);
     p->scratch_mem = guarded_alloc(&p->scratch, kern_scratch_bytes(k), 0x5a);
-    p->want = malloc(MAX_TOKENS * n_rows * sizeof(float));
+    p->want = malloc(n_tokens * n_rows * sizeof(float));
     t->ref->matmul(m, 0, n_rows, p->scratch_mem);
-    for (size_t i = 0; i < MAX_TOKENS; i++)
+    for (size_t i = 0; i < n_tokens; i++)
         memcpy(p->want + i * n_rows, m->out + i * m->out_stride, n_rows * sizeof(float));
 }
 
@@ -178,7 +178,7 @@ static void free_product(product *p)
 static void check_product(pair_of_tables *t, product *p, size_t n_tokens, size_t row_begin, size_t row_end)
 {
     kern_matmul m = p->m;
-    size_t n_out = m.out_stride * (MAX_TOKENS - 1) + p->n_rows;
+    size_t n_out = m.out_stride * (p->n_tokens - 1) + p->n_rows;
     char where[160];
     for (size_t i = 0; i < n_out; i++) m.out[i] = float_from_bits(UNTOUCHED);
     m.n_tokens = n_tokens;
@@ -201,9 +201,9 @@ static void test_matmul_splits(void **state)
     pair_of_tables t = begin(state);
     bool ref = strcmp(t.job->set, "ref") == 0; /* slow, and only compared with itself */
     for (size_t d = 0; d < COUNT(test_dtypes); d++) {
-        product p;
-        size_t block = base_dtype_get(test_dtypes[d])->block_elements, n_rows = 37;
-        make_product(&t, &p, test_dtypes[d], block == 1 ? 37 : 2 * block, n_rows, PLAIN, 0);
+        product p = {.n_rows = 37, .n_tokens = MAX_TOKENS};
+        size_t block = base_dtype_get(test_dtypes[d])->block_elements, n_rows = p.n_rows;
+        make_product(&t, &p, test_dtypes[d], block == 1 ? 37 : 2 * block, PLAIN, 0);
         for (size_t tokens = 1; tokens <= MAX_TOKENS; tokens++)
             for (size_t a = 0; a < n_rows; a += ref ? 11 : 1) {
                 check_product(&t, &p, tokens, a, n_rows);
@@ -222,9 +222,9 @@ static void test_matmul_sizes(void **state)
         size_t n_k = block == 1 ? 70 : block == 32 ? 20 : 9;
         for (size_t i = 1; i <= n_k; i++)
             for (int mode = 0; mode < N_MODES; mode++) {
-                product p;
                 size_t n_rows = 1 + rng_below(&t.rng, 35);
-                make_product(&t, &p, test_dtypes[d], i * block, n_rows, mode,
+                product p = {.n_rows = n_rows, .n_tokens = MAX_TOKENS};
+                make_product(&t, &p, test_dtypes[d], i * block, mode,
                              i % 4 == 3 ? 1 + rng_below(&t.rng, 9) : 0);
                 for (int j = 0; j < 3; j++) {
                     size_t a = rng_below(&t.rng, (uint32_t)n_rows);
@@ -235,6 +235,23 @@ static void test_matmul_sizes(void **state)
                 free_product(&p);
             }
     }
+}
+
+/* Rows long and many enough that a set which cuts them into tiles has several, the last ones not full. */
+static void test_matmul_large(void **state)
+{
+    static const size_t lengths[] = {2048, 4096, 5888}; /* and one block more */
+    pair_of_tables t = begin(state);
+    for (size_t d = 0; d < COUNT(test_dtypes); d++)
+        for (size_t i = 0; i < COUNT(lengths); i++) {
+            product p = {.n_rows = 133, .n_tokens = i == 0 ? 70 : 19};
+            size_t block = base_dtype_get(test_dtypes[d])->block_elements;
+            make_product(&t, &p, test_dtypes[d], lengths[i] + (i ? block : 0), i == 1 ? EDGES : PLAIN, 0);
+            check_product(&t, &p, p.n_tokens, 0, p.n_rows);
+            check_product(&t, &p, 1, 3, p.n_rows);
+            check_product(&t, &p, 5, 1, p.n_rows - 2);
+            free_product(&p);
+        }
 }
 
 /* ---- norm, rope, elementwise ---- */
@@ -529,6 +546,7 @@ static const entry entries[] = {
     {"quantize", test_quantize},
     {"matmul_splits", test_matmul_splits},
     {"matmul_sizes", test_matmul_sizes},
+    {"matmul_large", test_matmul_large},
     {"rms_norm", test_rms_norm},
     {"rope", test_rope},
     {"elementwise", test_elementwise},
