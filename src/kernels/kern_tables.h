@@ -10,7 +10,7 @@
 
 /* 1 from the commit that adds the table on; the source files stand in x86/ and arm/. */
 #if defined(__x86_64__)
-#define KERN_HAVE_AVX2   0
+#define KERN_HAVE_AVX2   1
 #define KERN_HAVE_AVX512 1
 #else
 #define KERN_HAVE_AVX2   0
