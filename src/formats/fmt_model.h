@@ -88,7 +88,8 @@ weir_status fmt_get_bool(const fmt_model *m, const char *key, bool fallback, boo
 /* NULL when absent or no string. */
 const char *fmt_get_str(const fmt_model *m, const char *key);
 
-/* Sequential reader of an array value, through a small buffer. */
+/* Sequential reader of an array value, through a small buffer. An array that comes from no file (translated
+ * metadata) has `file` UINT32_MAX and is read the same way. Nested arrays are checked, but not offered. */
 typedef struct fmt_array fmt_array;
 weir_status fmt_array_open(base_env *env, const fmt_model *m, const fmt_value *value, fmt_array **out,
                            weir_error *err);
@@ -99,10 +100,19 @@ weir_status fmt_array_next_i64(fmt_array *a, int64_t *out, weir_error *err);
 /* *data is valid until the next call. */
 weir_status fmt_array_next_str(fmt_array *a, const char **data, uint64_t *len, weir_error *err);
 
-/* Hugging Face folders (fmt_hf_*.c) translate config.json to GGUF keys, with four keys of our own for what
- * the GGUF conversion bakes into weights and Hugging Face files do not: weir.rope_style   "norm" | "neox"
- * pairs (2i, 2i+1) or (i, i + d/2) weir.norm_offset  f32               added to every RMSNorm weight (Gemma:
- * 1) weir.tokenizer_json, weir.tokenizer_config  paths of those files, when present */
+/* Hugging Face folders (fmt_hf_*.c) translate config.json to GGUF's keys and tensor names. Gemma 3's local
+ * rope base is "gemma3.rope.freq_base_swa"; a sliding window always comes with
+ * "attention.sliding_window_pattern", an array of bools, true where the layer slides;
+ * rope.scaling.attn_factor has GGUF's meaning (it multiplies 0.1 ln(factor) + 1). Keys of our own, for what
+ * GGUF's conversion bakes into weights or has no key for:
+ *
+ * - weir.rope_style: "norm" for pairs (2i, 2i+1), "neox" for pairs (i, i + d/2).
+ * - weir.norm_offset (f32): added to every RMSNorm weight (Gemma: 1).
+ * - weir.rope_llama3.factor, .low_freq_factor, .high_freq_factor (f32), .original_context_length (u32):
+ *   where GGUF has the tensor rope_freqs.weight.
+ * - weir.eos_token_ids (array of i32): all ids that end an answer, when there are several; the first is also
+ *   tokenizer.ggml.eos_token_id.
+ * - weir.tokenizer_json, weir.tokenizer_config: paths of those files, when present. */
 /* The folder's side files; NULL when absent. Owned by the model. */
 const char *fmt_model_dir(const fmt_model *m);
 

@@ -14,7 +14,8 @@
 weir_status fmt_safetensors_open(fmt_model *m, const char *path, weir_error *err);
 /* path is a ...safetensors.index.json. */
 weir_status fmt_shards_open(fmt_model *m, const char *path, weir_error *err);
-/* When path is a folder with model.safetensors or its index, opens it; else *is_folder is false. */
+/* When path is a folder with model.safetensors or its index, opens it; else *is_folder is false. NOT_FOUND
+ * when only config.json is there. */
 weir_status fmt_folder_open(fmt_model *m, const char *path, bool *is_folder, weir_error *err);
 
 /* Reads the header of file number `file`, adding its tensors under GGUF's names. */

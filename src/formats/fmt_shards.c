@@ -193,18 +193,25 @@ weir_status fmt_folder_open(fmt_model *m, const char *path, bool *is_folder, wei
     weir_status s = WEIR_OK;
     char *index = fmt_path_join(m->env, path, INDEX_NAME, err);
     char *single = index == NULL ? NULL : fmt_path_join(m->env, path, SINGLE_NAME, err);
+    char *config = single == NULL ? NULL : fmt_path_join(m->env, path, "config.json", err);
     *is_folder = true;
-    if (single == NULL) {
+    if (config == NULL) {
         s = err->code;
     } else if (base_file_exists(index)) {
         s = fmt_shards_open(m, index, err);
     } else if (base_file_exists(single)) {
         s = fmt_model_add_file(m, single, err);
         if (s == WEIR_OK) s = fmt_safetensors_open(m, single, err);
+    } else if (base_file_exists(config)) {
+        s = base_fail(err, WEIR_ERR_NOT_FOUND,
+                      "%s: a folder with config.json, but without " SINGLE_NAME " or " INDEX_NAME
+                      "; weights in other forms (.bin) are not supported",
+                      path);
     } else {
         *is_folder = false;
     }
     base_free(m->env, index);
     base_free(m->env, single);
+    base_free(m->env, config);
     return s;
 }

@@ -336,6 +336,16 @@ static void test_bad_config(void **state)
     unlink(path_of("generation_config.json"));
 }
 
+static void test_no_weights(void **state)
+{
+    (void)state;
+    write_text("config.json", CONFIG("LlamaForCausalLM", ""));
+    unlink(path_of("model.safetensors"));
+    open_fails(test_folder, WEIR_ERR_NOT_FOUND, "without model.safetensors");
+    unlink(path_of("config.json"));
+    open_fails(test_folder, WEIR_ERR_FORMAT, "a directory");
+}
+
 static void test_faults(void **state)
 {
     (void)state;
@@ -362,10 +372,10 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),  cmocka_unit_test(test_mistral_qwen),
-        cmocka_unit_test(test_gemma3), cmocka_unit_test(test_side_files),
-        cmocka_unit_test(test_names),  cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_llama),      cmocka_unit_test(test_mistral_qwen),
+        cmocka_unit_test(test_gemma3),     cmocka_unit_test(test_side_files),
+        cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_no_weights), cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }
