@@ -90,12 +90,24 @@ static void compare_act(pair_of_tables *t, kern_act act, size_t k, const uint8_t
     compare_bytes(t, want + k + 4 * n_d, got + k + 4 * n_d, 4 * n_sum, "quantize: sums");
 }
 
+/* Numbers within an ulp or two of the middle between two steps, for a scale that is no power of two: another
+ * order of the division and the product would round some of them the other way. */
+static void fill_near_ties(test_rng *r, float *x, size_t k)
+{
+    float amax = ldexpf(1.0f + (float)rng_below(r, 1 << 20) * 0x1p-20f, (int)rng_below(r, 40) - 20);
+    for (size_t i = 0; i < k; i++) {
+        float v = (float)((rng_below(r, 127) + 0.5) * amax / 127.0);
+        x[i] = float_from_bits(bits_of_float(v) + rng_below(r, 3) - 1);
+    }
+    for (size_t i = 0; i < k; i += 32) x[i] = amax;
+}
+
 static void test_quantize(void **state)
 {
     pair_of_tables t = begin(state);
     static const kern_act acts[] = {KERN_ACT_Q32, KERN_ACT_Q256};
     for (int a = 0; a < 2; a++)
-        for (int mode = 0; mode < N_MODES + 2; mode++)
+        for (int mode = 0; mode < N_MODES + 3; mode++)
             for (size_t blocks = 1; blocks < 30; blocks++) {
                 size_t k = blocks * (a ? 256 : 32), bytes = kern_act_row_bytes(acts[a], k);
                 guarded gx, ga, gb;
@@ -109,6 +121,7 @@ static void test_quantize(void **state)
                 }
                 if (mode == N_MODES)
                     for (size_t i = 0; i < k; i += 32) x[i + rng_below(&t.rng, 32)] = 127.0f;
+                if (mode == N_MODES + 2) fill_near_ties(&t.rng, x, k);
                 t.ref->quantize(acts[a], x, k, want);
                 t.set->quantize(acts[a], x, k, got);
                 compare_act(&t, acts[a], k, want, got);
@@ -250,6 +263,30 @@ static void test_matmul_large(void **state)
             check_product(&t, &p, p.n_tokens, 0, p.n_rows);
             check_product(&t, &p, 1, 3, p.n_rows);
             check_product(&t, &p, 5, 1, p.n_rows - 2);
+            free_product(&p);
+        }
+}
+
+/* Products that vanish below zero: a lane may end at -0, and the zeros behind a row's end turn it into +0. */
+static void test_matmul_zero_signs(void **state)
+{
+    static const uint32_t dtypes[] = {BASE_F32, BASE_F16, BASE_BF16};
+    pair_of_tables t = begin(state);
+    for (size_t d = 0; d < COUNT(dtypes); d++)
+        for (size_t k = 1; k < 50; k++) {
+            product p = {.n_rows = 3, .n_tokens = 2};
+            make_product(&t, &p, dtypes[d], k, PLAIN, 0);
+            float *x = (float *)(uintptr_t)p.m.act;
+            for (size_t i = 0; i < k; i++) x[i] = float_from_bits(1);
+            uint8_t *w = (uint8_t *)(uintptr_t)p.m.w;
+            for (size_t i = 0; i < p.m.row_bytes * 3; i++)
+                w[i] = dtypes[d] == BASE_F16 ? 0x90 : 0xa0; /* negative */
+            p.m.bias = NULL;
+            t.ref->matmul(&p.m, 0, 3, p.scratch_mem);
+            for (size_t i = 0; i < 2; i++)
+                memcpy(p.want + 3 * i, p.m.out + i * p.m.out_stride, 3 * sizeof(float));
+            assert_int_equal(bits_of_float(p.want[0]), k % 16 ? 0 : 0x80000000u);
+            check_product(&t, &p, 2, 0, 3);
             free_product(&p);
         }
 }
@@ -547,6 +584,7 @@ static const entry entries[] = {
     {"matmul_splits", test_matmul_splits},
     {"matmul_sizes", test_matmul_sizes},
     {"matmul_large", test_matmul_large},
+    {"matmul_zero_signs", test_matmul_zero_signs},
     {"rms_norm", test_rms_norm},
     {"rope", test_rope},
     {"elementwise", test_elementwise},
