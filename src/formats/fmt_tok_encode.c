@@ -25,9 +25,9 @@ weir_status fmt_tok_push_unknown(const fmt_tokenizer *t, const char *text, size_
             status = fmt_tok_push(out, t->byte_ids[(uint8_t)text[i]], err);
         return status;
     }
-    if (t->unk < 0) return WEIR_OK;
-    if (t->fuse_unk && out->n > 0 && out->data[out->n - 1] == t->unk) return WEIR_OK;
-    return fmt_tok_push(out, t->unk, err);
+    if (t->unk_written < 0) return WEIR_OK;
+    if (t->fuse_unk && out->n > 0 && out->data[out->n - 1] == t->unk_written) return WEIR_OK;
+    return fmt_tok_push(out, t->unk_written, err);
 }
 
 static weir_status encode_text(const fmt_tokenizer *t, const char *text, size_t len, bool prefix,

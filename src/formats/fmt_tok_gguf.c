@@ -123,7 +123,8 @@ static weir_status read_merges(fmt_tokenizer *t, const fmt_model *m, weir_error 
     if (value == NULL || value->v.array.type != FMT_STRING) {
         return base_fail(err, WEIR_ERR_TOKENIZER, KEY("merges") " is missing or no array of strings");
     }
-    status = fmt_array_open(t->env, m, value, &a, err);
+    status = fmt_tok_merge_reserve(&list, value->v.array.count, err);
+    if (status == WEIR_OK) status = fmt_array_open(t->env, m, value, &a, err);
     for (uint64_t i = 0; i < value->v.array.count && status == WEIR_OK; i++) {
         const char *text;
         uint64_t len;
@@ -307,6 +308,8 @@ weir_status fmt_tok_load_gguf(fmt_tokenizer *t, const fmt_model *m, weir_error *
     if (status == WEIR_OK && t->kind == FMT_TOK_UNIGRAM) status = read_charsmap(t, m, err);
     if (status == WEIR_OK) status = read_specials(t, m, &d, err);
     if (status == WEIR_OK) adjust_phi3(t, m);
+    /* Bytes without a token are left out of byte-level BPE; its "unknown" token is often the end of text. */
+    t->unk_written = t->byte_level ? -1 : t->unk;
     t->strip_left = t->space_prefix || t->kind == FMT_TOK_WORDPIECE;
     return status;
 }

@@ -92,6 +92,7 @@ struct fmt_tokenizer {
     fmt_tok_split split;
     fmt_tok_charsmap charsmap;
     int32_t bos, eos, eot, eom, unk, pad;
+    int32_t unk_written; /* what stands for text that no token covers; -1: nothing */
     bool add_bos, add_eos;
     bool byte_level;         /* BPE over GPT-2's printable stand-ins for bytes */
     bool byte_fallback;      /* BPE, SPM: unknown characters become byte tokens */
@@ -170,6 +171,7 @@ typedef struct fmt_tok_merge_list {
     uint16_t *lefts;
     uint32_t n, cap;
 } fmt_tok_merge_list;
+weir_status fmt_tok_merge_reserve(fmt_tok_merge_list *list, uint64_t n, weir_error *err);
 weir_status fmt_tok_merge_add(fmt_tok_merge_list *list, const fmt_tok_vocab *v, const char *left,
                               size_t left_len, const char *right, size_t right_len, weir_error *err);
 void fmt_tok_merge_list_finish(fmt_tok_merge_list *list);

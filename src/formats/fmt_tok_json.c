@@ -413,6 +413,7 @@ static weir_status read_unknown(const loader *l, weir_error *err)
         t->unk = (int32_t)json_integer_value(value);
     }
     json_decref(value);
+    t->unk_written = t->unk;
     if (t->unk >= 0 && fmt_tok_type_of(&t->vocab, (uint32_t)t->unk) == FMT_TOK_NORMAL)
         t->vocab.types[t->unk] = FMT_TOK_UNKNOWN;
     return WEIR_OK;

@@ -5,6 +5,20 @@
 
 #include <string.h>
 
+weir_status fmt_tok_merge_reserve(fmt_tok_merge_list *list, uint64_t n, weir_error *err)
+{
+    uint32_t cap = n < FMT_TOK_MAX_MERGES ? (uint32_t)n : FMT_TOK_MAX_MERGES;
+    uint32_t *results =
+        base_realloc(list->env, BASE_TAG_TOKENIZER, list->results, cap * sizeof *results, err);
+    if (results == NULL) return fmt_tok_no_memory(err);
+    list->results = results;
+    uint16_t *lefts = base_realloc(list->env, BASE_TAG_TOKENIZER, list->lefts, cap * sizeof *lefts, err);
+    if (lefts == NULL) return fmt_tok_no_memory(err);
+    list->lefts = lefts;
+    list->cap = cap;
+    return WEIR_OK;
+}
+
 weir_status fmt_tok_merge_add(fmt_tok_merge_list *list, const fmt_tok_vocab *v, const char *left,
                               size_t left_len, const char *right, size_t right_len, weir_error *err)
 {
@@ -29,15 +43,9 @@ weir_status fmt_tok_merge_add(fmt_tok_merge_list *list, const fmt_tok_vocab *v, 
                          (int)(right_len < 64 ? right_len : 64), right);
     }
     if (list->n == list->cap) {
-        uint32_t cap = list->cap < 1024 ? 1024 : list->cap + list->cap / 2;
-        uint32_t *results =
-            base_realloc(list->env, BASE_TAG_TOKENIZER, list->results, cap * sizeof *results, err);
-        if (results == NULL) return fmt_tok_no_memory(err);
-        list->results = results;
-        uint16_t *lefts = base_realloc(list->env, BASE_TAG_TOKENIZER, list->lefts, cap * sizeof *lefts, err);
-        if (lefts == NULL) return fmt_tok_no_memory(err);
-        list->lefts = lefts;
-        list->cap = cap;
+        weir_status status =
+            fmt_tok_merge_reserve(list, list->cap < 1024 ? 1024 : list->cap + list->cap / 2, err);
+        if (status != WEIR_OK) return status;
     }
     list->results[list->n] = (uint32_t)result;
     list->lefts[list->n++] = (uint16_t)left_len;

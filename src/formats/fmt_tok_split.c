@@ -74,13 +74,15 @@ weir_status fmt_tok_split_add(base_env *env, fmt_tok_split *s, const char *patte
         PCRE2_SIZE at = 0;
         pcre2_code *re = pcre2_compile((PCRE2_SPTR)text.data, text.len,
                                        PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, compile);
-        if (re == NULL) {
+        if (re == NULL && code == PCRE2_ERROR_HEAP_FAILED) {
+            status = base_fail(err, WEIR_ERR_OUT_OF_MEMORY, "no memory to compile the pre-tokenizer");
+        } else if (re == NULL) {
             char why[128] = "";
             pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
             status = base_fail(
                 err, code == PCRE2_ERROR_HEAP_FAILED ? WEIR_ERR_OUT_OF_MEMORY : WEIR_ERR_UNSUPPORTED,
-                "pre-tokenizer pattern '%.*s' cannot be used: %s at offset %zu",
-                (int)(len < 200 ? len : 200), pattern, why, (size_t)at);
+                "pre-tokenizer pattern '%.*s' cannot be used: %s at offset %zu", (int)(len < 200 ? len : 200),
+                pattern, why, (size_t)at);
         } else {
             s->behaviors[s->n] = (uint8_t)behavior;
             s->inverts[s->n] = invert;

@@ -41,7 +41,7 @@ static weir_status push_word(const fmt_tokenizer *t, const char *word, size_t le
         while (n > 0 && (id = fmt_tok_find_plain(&t->vocab, word + at, n)) < 0) n--;
         if (id < 0) {
             out->n = start;
-            return t->unk >= 0 ? fmt_tok_push(out, t->unk, err) : WEIR_OK;
+            return t->unk_written >= 0 ? fmt_tok_push(out, t->unk_written, err) : WEIR_OK;
         }
         weir_status status = fmt_tok_push(out, id, err);
         if (status != WEIR_OK) return status;

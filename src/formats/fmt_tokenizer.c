@@ -155,7 +155,7 @@ weir_status fmt_tokenizer_create(base_env *env, const fmt_model *m, fmt_tokenize
     fmt_tokenizer *t = base_alloc(env, BASE_TAG_TOKENIZER, sizeof *t, err);
     if (t == NULL) return err->code;
     t->env = env;
-    t->bos = t->eos = t->eot = t->eom = t->unk = t->pad = -1;
+    t->bos = t->eos = t->eot = t->eom = t->unk = t->pad = t->unk_written = -1;
     /* A GGUF file carries its own; a path in its metadata is not ours to follow. */
     bool gguf = strncmp(fmt_model_format(m), "GGUF", 4) == 0;
     const char *json = gguf ? NULL : fmt_get_str(m, "weir.tokenizer_json");
