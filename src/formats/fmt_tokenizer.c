@@ -5,25 +5,17 @@
 #include <float.h>
 #include <string.h>
 
+/* U+FF5C and U+2581 stand in it. */
+#define DEEPSEEK_END                                                                                         \
+    "<\xef\xbd\x9c"                                                                                          \
+    "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
+
 /* Texts of tokens that end a turn or a document, whatever the metadata say. </s> and <eos> count only as the
  * model's EOS: elsewhere they are HTML or unused. */
 static const char *const end_texts[] = {
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|return|>",
-    "<|call|>",
-    "<EOT>",
-    "<|EOT|>",
-    "_<EOT>",
-    "[EOT]",
-    "<end_of_utterance>",
-    "<\xef\xbd\x9c"
-    "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+    "<|im_end|>",      "<|eot_id|>",         "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+    "<|end_of_text|>", "<|return|>",         "<|call|>",   "<EOT>",   "<|EOT|>",       "_<EOT>",
+    "[EOT]",           "<end_of_utterance>", DEEPSEEK_END,
 };
 /* Which of them is the end of a turn, best first, when the metadata name none. */
 static const char *const turn_texts[] = {"<|eot_id|>", "<|im_end|>", "<|end|>",      "<end_of_turn>",

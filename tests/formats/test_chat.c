@@ -113,9 +113,8 @@ static void test_unknown(void **state)
         "{{ messages }}",
         "{% for m in messages %}{{ 'Human: ' + m.content }}{% endfor %}",
         /* marks that we know, habits that we do not */
-        "{{ '<|im_start|>' }}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n</think>' "
-        "}}{% endif %}",
-        "{{ '<|im_start|>' }}{% if add_generation_prompt %}{{ '<|im_start|>assistant ' }}{% endif %}",
+        "<|im_start|>{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n</think>' }}",
+        "<|im_start|>{% if add_generation_prompt %}{{ '<|im_start|>assistant ' }}",
         "{{ '<|user|>\\n' + m.content + '\\n' }}{{ '<|assistant|>\\n' }}",
         "{{ '<|start_header_id|><|end_header_id|>Cutting Knowledge Date' }}",
     };
