@@ -59,9 +59,9 @@ char *base_strdup(base_env *env, base_tag tag, const char *text, weir_error *err
 char *base_strndup(base_env *env, base_tag tag, const char *text, size_t bytes, weir_error *err);
 
 /* Whole zeroed pages (bytes rounded up to 4096), aligned to 4096, to 2 MiB when huge is true and bytes are
- * large. Without huge, every page is in memory on return, so that the ledger is what the process holds and lack
- * of memory shows here; huge blocks are filled by their owner at once. Free with the same byte count. Fault site:
- * "host_alloc". */
+ * large. Without huge, every page is in memory on return, so that the ledger is what the process holds and
+ * lack of memory shows here; huge blocks are filled by their owner at once. Free with the same byte count.
+ * Fault site: "host_alloc". */
 void *base_pages_alloc(base_env *env, base_tag tag, uint64_t bytes, bool huge, weir_error *err);
 void base_pages_free(base_env *env, base_tag tag, void *p, uint64_t bytes);
 

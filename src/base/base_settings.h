@@ -11,7 +11,7 @@
     X("io.backend", "auto", "queued reads: auto, io_uring, threads")                                         \
     X("io.direct", "auto", "direct reads: auto, off")                                                        \
     X("memory.alias_activations", "on", "share arena space between activations: on, off")                    \
-    X("compute.ram_reserve", "auto", "memory the default budget leaves free: auto, or a size such as 1GiB")       \
+    X("compute.ram_reserve", "auto", "memory the default budget leaves free: auto, or a size such as 1GiB")  \
     X("fault", "", "fault points to arm (tests)")                                                            \
     X("cgroup_root", "/sys/fs/cgroup", "where the cgroup file systems are mounted")                          \
     X("proc_root", "/proc", "where the proc file system is mounted")

@@ -44,7 +44,8 @@ float kern_ref_softmax(const float *x, size_t n, float inv_temperature, float *p
  * that share a cache head at once. Each head has (n_positions rounded up to 16) + 32 floats, then 4 x
  * head_dim floats. */
 #define KERN_ATTENTION_HEADS 4u
-/* Scratch of a matrix product is at least this: tables pack bands of weight rows over stretches of k there. */
+/* Scratch of a matrix product is at least this: tables pack bands of weight rows over stretches of k there.
+ */
 #define KERN_SCRATCH_MIN ((size_t)192 << 10)
 /* Positions of one segment of the value sum (docs/numerics.md, Attention). */
 #define KERN_ATTENTION_SEGMENT 512u

@@ -78,9 +78,9 @@ static weir_status put_gemma(const rt_synth *s, base_buf *b, weir_error *err)
                                  (i + 1) % 6 == 0 ? "full" : "sliding");
     if (status == WEIR_OK) status = base_buf_append(b, "]", 1, err);
     if (status == WEIR_OK && o->softcap > 0)
-        status =
-            base_buf_printf(b, err, ",\n  \"attn_logit_softcapping\": %.6f,\n  \"final_logit_softcapping\": %.6f",
-                            (double)o->softcap, (double)o->softcap);
+        status = base_buf_printf(
+            b, err, ",\n  \"attn_logit_softcapping\": %.6f,\n  \"final_logit_softcapping\": %.6f",
+            (double)o->softcap, (double)o->softcap);
     return status;
 }
 

@@ -28,7 +28,20 @@ CASES = {
 N_TOKENS, N_LOGITS = 40, 24
 
 
+def honour_attention_softcap():
+    """Transformers' Gemma 3 reads attn_logit_softcapping but does not hand it to its attention; here it does."""
+    from transformers.models.gemma3 import modeling_gemma3
+
+    plain = modeling_gemma3.eager_attention_forward
+
+    def capped(module, *args, **kwargs):
+        return plain(module, *args, **{**kwargs, "softcap": module.attn_logit_softcapping})
+
+    modeling_gemma3.eager_attention_forward = capped
+
+
 def main():
+    honour_attention_softcap()
     weir = sys.argv[1]
     golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden")
     for name, options in CASES.items():
