@@ -1,5 +1,5 @@
-/* Helpers of the tests of runtime: a context, tiny models of every architecture in a temporary folder, the real
- * models where they are. */
+/* Helpers of the tests of runtime: a context, tiny models of every architecture in a temporary folder, the
+ * real models where they are. */
 #ifndef WEIR_RT_TEST_H
 #define WEIR_RT_TEST_H
 
@@ -31,8 +31,8 @@
 #define RT_SANITIZED 0
 #endif
 
-#define MIB  (UINT64_C(1) << 20)
-#define SMOL "SmolLM2-135M-Instruct.Q4_1.gguf"
+#define MIB   (UINT64_C(1) << 20)
+#define SMOL  "SmolLM2-135M-Instruct.Q4_1.gguf"
 #define GEMMA "gemma3-270m-q4_k_m.gguf"
 
 typedef struct fixture {
@@ -69,8 +69,7 @@ static inline int fixture_teardown(void **state)
 #define assert_ok(f, call)                                                                                   \
     do {                                                                                                     \
         weir_status status_ = (call);                                                                        \
-        if (status_ != WEIR_OK)                                                                              \
-            fail_msg("%s: %s: %s", #call, weir_status_name(status_), (f)->err.message);                      \
+        if (status_ != WEIR_OK) fail_msg("%s: %s: %s", #call, weir_status_name(status_), (f)->err.message);  \
     } while (0)
 
 #define assert_mentions(text, part)                                                                          \
@@ -78,8 +77,8 @@ static inline int fixture_teardown(void **state)
         if (strstr((text), (part)) == NULL) fail_msg("\"%s\" does not mention \"%s\"", (text), (part));      \
     } while (0)
 
-/* Writes a small model and gives its path: hidden 64 makes 200 KB, all of it in the fixed part; 256 makes 2 MB,
- * most of which can stream. */
+/* Writes a small model and gives its path: hidden 64 makes 200 KB, all of it in the fixed part; 256 makes 2
+ * MB, most of which can stream. */
 static inline const char *make_model(fixture *f, const char *arch, uint32_t hidden)
 {
     static char path[256];

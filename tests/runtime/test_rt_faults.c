@@ -1,5 +1,5 @@
-/* Failing allocations, reads, queues and threads: each passage once and for good. A call then gives an error or the
- * very same answer, nothing is left behind, and the same handles work afterwards. */
+/* Failing allocations, reads, queues and threads: each passage once and for good. A call then gives an error
+ * or the very same answer, nothing is left behind, and the same handles work afterwards. */
 #include "rt_test.h"
 
 #define N_PROMPT 40
@@ -124,7 +124,8 @@ static void sweep(fixture *f, base_fault_site site, weir_status expected)
         }
     }
     print_message("%s: %llu passages, every %lluth once and for good: %u errors, %u times the same answer\n",
-                  base_fault_text(site), (unsigned long long)passages, (unsigned long long)step, errors, same);
+                  base_fault_text(site), (unsigned long long)passages, (unsigned long long)step, errors,
+                  same);
     assert_int_equal(whole_life(f, path, &o).hash, clean.hash);
 }
 

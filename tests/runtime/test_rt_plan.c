@@ -272,8 +272,8 @@ static void test_two_models(void **state)
     base_ledger_read(a->env, &v);
     assert_true(v.limit_bytes == UINT64_MAX);
     assert_int_equal(v.tag_bytes[BASE_TAG_PROCESS], 0);
-    assert_int_equal(v.tag_bytes[BASE_TAG_KV] + v.tag_bytes[BASE_TAG_ACTIVATIONS] + v.tag_bytes[BASE_TAG_WORKSPACE],
-                     0);
+    assert_int_equal(
+        v.tag_bytes[BASE_TAG_KV] + v.tag_bytes[BASE_TAG_ACTIVATIONS] + v.tag_bytes[BASE_TAG_WORKSPACE], 0);
     weir_model_close(a);
     weir_model_close(b);
 }
@@ -292,14 +292,16 @@ static void test_machine(void **state)
     /* a machine of a test: 8 GB, 3 GB available, no control groups; reserve 2 GB, capped at half of 3 GB */
     char path[1024], folder[200];
     snprintf(folder, sizeof folder, "%s/proc", f->folder);
-    snprintf(path, sizeof path, "mkdir -p %s && printf 'MemTotal: 8000000 kB\nMemAvailable: 3000000 kB\n' > %s/meminfo",
-             folder, folder);
+    snprintf(path, sizeof path,
+             "mkdir -p %s && printf 'MemTotal: 8000000 kB\nMemAvailable: 3000000 kB\n' > %s/meminfo", folder,
+             folder);
     assert_int_equal(system(path), 0);
     assert_ok(f, weir_context_set(f->context, "proc_root", folder, &f->err));
     assert_ok(f, weir_context_set(f->context, "cgroup_root", folder, &f->err));
     assert_ok(f, weir_machine_read(f->context, &m, &f->err));
     assert_int_equal(m.reserve_bytes, 1500000 * UINT64_C(1024));
-    assert_in_range(m.default_budget_bytes, 1500000 * UINT64_C(1024), 1600000 * UINT64_C(1024) + 2048 * MIB * RT_SANITIZED);
+    assert_in_range(m.default_budget_bytes, 1500000 * UINT64_C(1024),
+                    1600000 * UINT64_C(1024) + 2048 * MIB * RT_SANITIZED);
     assert_ok(f, weir_context_set(f->context, "compute.ram_reserve", "1GiB", &f->err));
     assert_ok(f, weir_machine_read(f->context, &m, &f->err));
     assert_int_equal(m.reserve_bytes, 1024 * MIB);

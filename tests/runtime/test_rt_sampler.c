@@ -251,8 +251,10 @@ static void test_bad_options(void **state)
         float bad;
         const char *name;
     } cases[] = {
-        {&s->o.temperature, -0.1F, "temperature"}, {&s->o.temperature, NAN, "temperature"},
-        {&s->o.top_p, 1.1F, "top-p"},              {&s->o.min_p, -1.0F, "min-p"},
+        {&s->o.temperature, -0.1F, "temperature"},
+        {&s->o.temperature, NAN, "temperature"},
+        {&s->o.top_p, 1.1F, "top-p"},
+        {&s->o.min_p, -1.0F, "min-p"},
         {&s->o.repeat_penalty, 0.0F, "penalty"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -11,7 +11,8 @@ static void load(fixture *f, weir_model *m, const weir_load_options *o)
 }
 
 /* The hash of the logits behind tokens under these options. */
-static uint64_t hash_with(fixture *f, weir_model *m, const weir_load_options *o, const int32_t *tokens, size_t n)
+static uint64_t hash_with(fixture *f, weir_model *m, const weir_load_options *o, const int32_t *tokens,
+                          size_t n)
 {
     load(f, m, o);
     weir_session *s = new_session(f, m);
@@ -238,7 +239,8 @@ static void cancel_later(void *arg, size_t done, size_t total)
     if (--c->chunks == 0) weir_model_cancel(c->model);
 }
 
-/* A run of many chunks that fails has overwritten what a sliding window needs; what follows must not notice. */
+/* A run of many chunks that fails has overwritten what a sliding window needs; what follows must not notice.
+ */
 static void test_failed_run_leaves_no_trace(void **state)
 {
     fixture *f = *state;
@@ -258,7 +260,8 @@ static void test_failed_run_leaves_no_trace(void **state)
             weir_session_reset(s);
             logits_of(f, s, tokens, 100);
             canceller c = {.model = m, .chunks = chunks};
-            assert_int_equal(rt_session_append(s, lost, 200, NULL, cancel_later, &c, &f->err), WEIR_ERR_CANCELLED);
+            assert_int_equal(rt_session_append(s, lost, 200, NULL, cancel_later, &c, &f->err),
+                             WEIR_ERR_CANCELLED);
             assert_int_equal(weir_session_position(s), 100);
             assert_int_equal(logits_of(f, s, more, 20), wanted);
         }
