@@ -13,8 +13,9 @@
 #define AIO_DEPTH   64
 #define WHOLE_ROWS                                                                                           \
     32 /* passes this long keep prefill bound by arithmetic; below, weights had better stream */
-#define ROWS_SHARE 10 /* of the room beyond the smallest working set, for the activations of longer passes   \
-                       */
+#define ROWS_SHARE                                                                                           \
+    10 /* of the room beyond the smallest working set, for the activations of longer passes                  \
+        */
 #define OUTPUTS_SHARE       20 /* and for more outputs a pass (scoring) */
 #define OUTPUTS_WHOLE_BYTES (UINT64_C(4) << 20)
 /* Prompts, answers and the work of tokenizing them. */
@@ -368,8 +369,8 @@ weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
     p->options = o;
     p->device = device;
     p->before = *before;
-    rt_choice choice;
-    rt_need need;
+    rt_choice choice = {0};
+    rt_need need = {0};
     weir_status status = planner_init(p, err);
     if (status == WEIR_OK) status = choose_ctx(p, &choice, &need, &out->view.smallest_bytes, err);
     if (status == WEIR_OK) status = whole_budget(p, &choice, &out->view.whole_bytes, err);

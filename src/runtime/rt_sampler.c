@@ -15,7 +15,7 @@ struct rt_sampler {
     uint32_t n_vocab;
     weir_sampling options;
     base_rng rng;
-    float *logits;  /* with the penalty; one block with order */
+    float *logits;  /* with the penalty */
     int32_t *order; /* candidates, best first */
 };
 
@@ -24,35 +24,37 @@ void weir_sampling_init(weir_sampling *s)
     *s = (weir_sampling){.struct_size = sizeof *s, .top_p = 1.0F, .repeat_penalty = 1.0F, .repeat_last = 64};
 }
 
-static uint64_t block_bytes(uint32_t n_vocab)
-{
-    return n_vocab * (uint64_t)(sizeof(float) + sizeof(int32_t));
-}
-
 uint64_t rt_sampler_bytes(uint32_t n_vocab)
 {
-    return sizeof(rt_sampler) + 64 + base_align_up(block_bytes(n_vocab), 4096);
+    uint64_t one = base_align_up((uint64_t)n_vocab * sizeof(float), 4096);
+    return sizeof(rt_sampler) + 64 + 2 * one;
 }
 
 weir_status rt_sampler_create(base_env *env, uint32_t n_vocab, rt_sampler **out, weir_error *err)
 {
+    _Static_assert(sizeof(float) == sizeof(int32_t), "both arrays have one size");
+    uint64_t bytes = (uint64_t)n_vocab * sizeof(float);
     rt_sampler *s = base_alloc(env, BASE_TAG_RUNTIME, sizeof *s, err);
     if (s == NULL) return err->code;
     s->n_vocab = n_vocab;
-    s->logits = base_pages_alloc(env, BASE_TAG_RUNTIME, block_bytes(n_vocab), false, err);
-    if (s->logits == NULL) {
-        base_free(env, s);
-        return err->code;
-    }
-    s->order = (int32_t *)(s->logits + n_vocab);
+    s->logits = base_pages_alloc(env, BASE_TAG_RUNTIME, bytes, false, err);
+    if (s->logits == NULL) goto fail;
+    s->order = base_pages_alloc(env, BASE_TAG_RUNTIME, bytes, false, err);
+    if (s->order == NULL) goto fail;
     *out = s;
     return WEIR_OK;
+
+fail:
+    rt_sampler_destroy(env, s);
+    return err->code;
 }
 
 void rt_sampler_destroy(base_env *env, rt_sampler *s)
 {
     if (s == NULL) return;
-    base_pages_free(env, BASE_TAG_RUNTIME, s->logits, block_bytes(s->n_vocab));
+    uint64_t bytes = (uint64_t)s->n_vocab * sizeof(float);
+    base_pages_free(env, BASE_TAG_RUNTIME, s->order, bytes);
+    base_pages_free(env, BASE_TAG_RUNTIME, s->logits, bytes);
     base_free(env, s);
 }
 
@@ -123,7 +125,7 @@ static weir_status find_best(const rt_sampler *s, size_t position, int32_t *best
 
 static bool is_worse(const float *x, int32_t a, int32_t b)
 {
-    return x[a] < x[b] || (x[a] == x[b] && a > b);
+    return x[a] != x[b] ? x[a] < x[b] : b < a;
 }
 
 /* Sinks the root of a heap with the worst on top. */
