@@ -136,7 +136,7 @@ static void check(const fmt_tokenizer *t, const char *text, size_t len, int flag
     bool swallows = false;
     for (size_t i = 0; i + 4 <= len && !swallows; i++) swallows = memcmp(text + i, "[[[x", 4) == 0;
     if (exact && !swallows && fmt_utf8_is_valid(text, len))
-        must(out.len == len && memcmp(out.data, text, len) == 0);
+        must(out.len == len && (len == 0 || memcmp(out.data, text, len) == 0));
     base_buf_finish(&out);
     base_free(t->env, ids);
 }
