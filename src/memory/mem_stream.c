@@ -94,7 +94,7 @@ static mem_entry *entry_at(mem_stream *s, uint32_t i)
     return &s->entries[(s->first + i) % MEM_MAX_ENTRIES];
 }
 
-/* What holds between any two calls; asserted in the tests' build through mem_pass_begin. */
+/* What holds between any two calls; every pass begins with this question. */
 static bool stream_is_valid(mem_stream *s)
 {
     uint32_t held = 0;

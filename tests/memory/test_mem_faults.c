@@ -99,11 +99,11 @@ static void fail_everywhere(fixture *f, const base_aio_options *way, uint64_t bu
     }
 }
 
-static void fixture_faults(uint32_t percent)
+static void fixture_faults(uint32_t percent, size_t n_ways)
 {
     fixture fix, *f = &fix;
     open_fixture(f, "faults", MEM_SEQUENCE);
-    for (size_t way = 0; way < N_WAYS; way++) {
+    for (size_t way = 0; way < n_ways; way++) {
         if (way_exists(f, &ways[way])) fail_everywhere(f, &ways[way], budget_at(f, percent));
     }
     close_fixture(f);
@@ -112,13 +112,13 @@ static void fixture_faults(uint32_t percent)
 static void faults_while_streaming(void **state)
 {
     (void)state;
-    fixture_faults(30);
+    fixture_faults(30, N_WAYS);
 }
 
 static void faults_when_all_fits(void **state)
 {
     (void)state;
-    fixture_faults(100);
+    fixture_faults(100, 2);
 }
 
 /* A disk that is gone for good is told, with file, offset and weight. */
