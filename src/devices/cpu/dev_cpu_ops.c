@@ -39,10 +39,23 @@ static void cpu_split(const dev_cpu *d, base_task_fn fn, cpu_task *task, size_t 
         base_pool_run(d->pool, fn, task, n, grain);
 }
 
-/* Rows per task such that each worker gets several tasks and the last ones end at nearly the same time. */
+/* Items per task such that each worker gets at least four tasks and, at equal speed, all end together: of the
+ * grains in question the one whose busiest worker has the least to do. */
 static size_t row_grain(const dev_cpu *d, size_t n)
 {
-    return base_max(1, n / ((size_t)d->n_threads * 4));
+    size_t largest = base_max(1, n / ((size_t)d->n_threads * 4));
+    size_t smallest = largest > 8 ? largest - 8 : 1, best = largest, best_load = SIZE_MAX;
+
+    for (size_t grain = largest; grain >= smallest; grain--) {
+        size_t tasks = (n + grain - 1) / grain;
+        size_t load = (tasks + d->n_threads - 1) / d->n_threads * grain;
+
+        if (load < best_load) {
+            best = grain;
+            best_load = load;
+        }
+    }
+    return best;
 }
 
 static void matmul_rows(void *arg, uint32_t worker, size_t begin, size_t end)
