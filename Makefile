@@ -82,7 +82,7 @@ demo:
 	@tools/install_deps.sh build
 	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/weir
 	@tools/get_models.sh smollm2
-	$(BUILD)/weir run -m $(SMOL) --mem 60MB --ctx 512 -n 96 -p "What is the capital of France, and which river flows through it?"
+	$(BUILD)/weir run -m $(SMOL) --mem 60MB --ctx 512 -n 96 -p "Why is the sky blue? Answer in two sentences."
 
 SCRIPTS = $(sort $(wildcard tests/cli/*.sh))
 TEST_ENV = WEIR_SOURCE_DIR=. WEIR_BUILD=$(BUILD)
