@@ -136,20 +136,30 @@ V_INLINE vi broadcast_4(const char *q)
     memcpy(&x, q, sizeof x);
     return v_set32(x);
 }
-V_INLINE vi dot_few(vi s, const vi *w, const char *q, const int n, const bool wide)
+/* s += the products of n vectors; run: vectors per run, 0 for wide weights. */
+V_INLINE vi dot_few(vi s, const vi *w, const char *q, const int n, const int run)
 {
     vi other = v_zeroi(); /* two chains: one is slow */
     V_UNROLL for (int g = 0; g < n; g += 2)
     {
         vi a = broadcast_4(q + 4 * g), b = broadcast_4(q + 4 * g + 4);
-        s = wide ? v_dot_wide(s, w[g], a) : v_dot(s, w[g], a);
-        other = wide ? v_dot_wide(other, w[g + 1], b) : v_dot(other, w[g + 1], b);
+        if (run == 0) {
+            s = v_dot_wide(s, w[g], a);
+            other = v_dot_wide(other, w[g + 1], b);
+        } else if (V_LANES == 16) {
+            s = v_run_dot(s, w[g], a);
+            other = v_run_dot(other, w[g + 1], b);
+        } else {
+            if (g % run == 0) other = v_run_begin(other);
+            other = v_run_dot(v_run_dot(other, w[g], a), w[g + 1], b);
+            if ((g + 2) % run == 0) s = v_run_end(s, other);
+        }
     }
-    return v_add32(s, other);
+    return run == 0 || V_LANES == 16 ? v_add32(s, other) : s;
 }
-V_INLINE void meet_32(const block_32 *b, token_32 *t, const bool min, const bool wide)
+V_INLINE void meet_32(const block_32 *b, token_32 *t, const bool min, const int run)
 {
-    vi s = dot_few(min ? v_zeroi() : v_set32(*t->start++), b->w, t->q, 8, wide);
+    vi s = dot_few(min ? v_zeroi() : v_set32(*t->start++), b->w, t->q, 8, run);
     t->acc = v_fma(v_mul(b->d, v_set(*t->d++)), v_float(s), t->acc);
     if (min) t->acc = v_fma(b->m, v_set(*t->shift++), t->acc);
     t->q += 32;
@@ -203,12 +213,12 @@ V_INLINE void sink_minima(sink_256 *out, const bool direct, vi x)
         sink_put(out, b);
     }
 }
-/* A sub-block of 4 n elements; biased: its sum starts at *start. */
+/* A sub-block of 4 n elements; biased: its sum starts at *start. run as in dot_few. */
 V_INLINE void sink_sub(sink_256 *out, const bool direct, vi scale, const vi *w, const int n,
-                       const bool biased, const bool wide)
+                       const bool biased, const int run)
 {
     if (direct) {
-        vi s = dot_few(biased ? v_set32(*out->start++) : v_zeroi(), w, out->q, n, wide);
+        vi s = dot_few(biased ? v_set32(*out->start++) : v_zeroi(), w, out->q, n, run);
         out->isum = v_add32(out->isum, v_mul32(s, scale));
         out->q += 4 * n;
     } else {
@@ -231,7 +241,7 @@ V_INLINE void block_q2_k(const row_set *s, size_t at, sink_256 *out, const bool 
         {
             V_UNROLL for (int g = 0; g < 4; g++) w[g] = v_and(v_right(x[4 * (j % 2) + g], j / 2 * 2), two);
             vi sub = v_and(lane_byte(scale[2 * h + j / 4], j % 4), v_set32(15));
-            sink_sub(out, direct, sub, w, 4, false, false);
+            sink_sub(out, direct, sub, w, 4, false, V_RUN_31);
         }
     }
 }
@@ -261,7 +271,7 @@ V_INLINE void block_q3_k(const row_set *s, size_t at, sink_256 *out, const bool 
                 w[g] = v_and_or(v_right(x[i], j / 2 * 2), two, high);
             }
             vi sub = v_sub32(lane_byte(scale[2 * h + j / 4], j % 4), v_set32(32));
-            sink_sub(out, direct, sub, w, 4, true, false);
+            sink_sub(out, direct, sub, w, 4, true, V_RUN_63);
         }
     }
 }
@@ -287,9 +297,9 @@ V_INLINE void block_q4_k(const row_set *s, size_t at, sink_256 *out, const bool 
     {
         v_load_rows32(s->row, at + 16 + 32 * (size_t)h, x);
         V_UNROLL for (int g = 0; g < 8; g++) w[g] = v_and(x[g], low);
-        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, false);
+        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, V_RUN_31);
         V_UNROLL for (int g = 0; g < 8; g++) w[g] = v_and(v_shr16(x[g], 4), low);
-        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, false);
+        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, V_RUN_31);
     }
 }
 V_INLINE void block_q5_k(const row_set *s, size_t at, sink_256 *out, const bool direct)
@@ -305,12 +315,12 @@ V_INLINE void block_q5_k(const row_set *s, size_t at, sink_256 *out, const bool 
         {
             w[g] = v_and_or(x[g], low, v_and(v_shift(high[g], 4 - 2 * h), fifth));
         }
-        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, false);
+        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, V_RUN_31);
         V_UNROLL for (int g = 0; g < 8; g++)
         {
             w[g] = v_and_or(v_shr16(x[g], 4), low, v_and(v_shift(high[g], 3 - 2 * h), fifth));
         }
-        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, false);
+        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, V_RUN_31);
     }
 }
 V_INLINE void block_q6_k(const row_set *s, size_t at, sink_256 *out, const bool direct)
@@ -332,7 +342,7 @@ V_INLINE void block_q6_k(const row_set *s, size_t at, sink_256 *out, const bool 
                 vi nibble = v_shift(x[j / 2 % 2][i], j < 4 ? 0 : -4);
                 w[g] = v_and_or(nibble, low, v_and(v_shift(high[i], 4 - j / 2 * 2), top));
             }
-            sink_sub(out, direct, lane_signed_byte(scale[2 * h + j / 4], j % 4), w, 4, true, false);
+            sink_sub(out, direct, lane_signed_byte(scale[2 * h + j / 4], j % 4), w, 4, true, V_RUN_63);
         }
     }
 }
@@ -347,7 +357,7 @@ V_INLINE void block_iq4_xs(const row_set *s, size_t at, sink_256 *out, const boo
         vi low = v_and(v_right(h[1], 4 * j), v_set32(15));
         vi high = v_shl32(v_and(v_right(h[0], 16 + 2 * j), v_set32(3)), 4);
         levels(s, at + 8 + 16 * (size_t)j, table, w);
-        sink_sub(out, direct, v_sub32(v_or(low, high), v_set32(32)), w, 8, true, true);
+        sink_sub(out, direct, v_sub32(v_or(low, high), v_set32(32)), w, 8, true, 0);
     }
 }
 

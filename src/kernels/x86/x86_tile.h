@@ -75,10 +75,11 @@ V_INLINE vf tile_scale(const tile_args *a, int t, size_t block)
     return v_set(x);
 }
 
-/* s[r][t] += the products of n_groups x 4 elements. */
+/* s[r][t] += the products of n_groups x 4 elements. run as in dot_few. */
 V_INLINE void tile_dots(const tile_args *a, const char *w, const char *q, vi s[2][V_TILE_TOKENS],
-                        const int n_groups, const int R, const int T, const bool wide)
+                        const int n_groups, const int R, const int T, const int run)
 {
+    vi part[2][V_TILE_TOKENS];
     V_UNROLL for (int g = 0; g < n_groups; g++)
     {
         vi x[2];
@@ -88,13 +89,18 @@ V_INLINE void tile_dots(const tile_args *a, const char *w, const char *q, vi s[2
             vi y = broadcast_4(q + (size_t)t * a->act_stride + g * 4);
             V_UNROLL for (int r = 0; r < R; r++)
             {
-                s[r][t] = wide ? v_dot_wide(s[r][t], x[r], y) : v_dot(s[r][t], x[r], y);
+                if (run == 0) {
+                    s[r][t] = v_dot_wide(s[r][t], x[r], y);
+                    continue;
+                }
+                part[r][t] = v_run_dot(g % run == 0 ? v_run_begin(s[r][t]) : part[r][t], x[r], y);
+                if ((g + 1) % run == 0) s[r][t] = v_run_end(s[r][t], part[r][t]);
             }
         }
     }
 }
 
-V_INLINE void tile_32(const tile_args *a, const int R, const int T, const bool min, const bool wide)
+V_INLINE void tile_32(const tile_args *a, const int R, const int T, const bool min, const int run)
 {
     const int head = min ? 2 : 1;
     vf acc[2][V_TILE_TOKENS];
@@ -107,7 +113,7 @@ V_INLINE void tile_32(const tile_args *a, const int R, const int T, const bool m
             vi start = min ? v_zeroi() : v_set32(a->tokens->start[t][b]);
             V_UNROLL for (int r = 0; r < R; r++) s[r][t] = start;
         }
-        tile_dots(a, panel + head * V_BYTES, q, s, 8, R, T, wide);
+        tile_dots(a, panel + head * V_BYTES, q, s, 8, R, T, run);
         V_UNROLL for (int t = 0; t < T; t++)
         {
             vf dx = tile_scale(a, t, b);
@@ -138,7 +144,7 @@ V_INLINE vi tile_minima(const char *minima, const int16_t *pairs, const int n)
     return sum;
 }
 V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int sub, const bool min,
-                       const bool wide)
+                       const int run)
 {
     const int n_sub = 256 / sub, n_groups = sub / 4, n_pairs = min ? n_sub / 2 : 0;
     vf acc[2][V_TILE_TOKENS];
@@ -158,7 +164,7 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
                 vi start = min ? v_zeroi() : v_set32(a->tokens->start[t][b * (size_t)n_sub + (size_t)j]);
                 V_UNROLL for (int r = 0; r < R; r++) s[r][t] = start;
             }
-            tile_dots(a, w + V_BYTES, q, s, n_groups, R, T, wide);
+            tile_dots(a, w + V_BYTES, q, s, n_groups, R, T, run);
             V_UNROLL for (int r = 0; r < R; r++)
             {
                 vi scale = v_loadi(w + (size_t)r * a->panel_stride);
@@ -226,13 +232,13 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
 #endif
 #define TILE_SHAPES 4
 
-TILE_SET_6(plain, tile_32(a, n_rows, n_tokens, false, false))
-TILE_SET_6(wide, tile_32(a, n_rows, n_tokens, false, true))
-TILE_SET_6(min, tile_32(a, n_rows, n_tokens, true, false))
-TILE_SET(k16, tile_256(a, n_rows, n_tokens, 16, false, false))
-TILE_SET(k16_min, tile_256(a, n_rows, n_tokens, 16, true, false))
-TILE_SET(k32_min, tile_256(a, n_rows, n_tokens, 32, true, false))
-TILE_SET(k32_wide, tile_256(a, n_rows, n_tokens, 32, false, true))
+TILE_SET_6(plain, tile_32(a, n_rows, n_tokens, false, V_RUN_31))
+TILE_SET_6(wide, tile_32(a, n_rows, n_tokens, false, 0))
+TILE_SET_6(min, tile_32(a, n_rows, n_tokens, true, V_RUN_31))
+TILE_SET(k16, tile_256(a, n_rows, n_tokens, 16, false, V_RUN_63))
+TILE_SET(k16_min, tile_256(a, n_rows, n_tokens, 16, true, V_RUN_31))
+TILE_SET(k32_min, tile_256(a, n_rows, n_tokens, 32, true, V_RUN_31))
+TILE_SET(k32_wide, tile_256(a, n_rows, n_tokens, 32, false, 0))
 
 static tile_fn *const tile_plain[] = {TILE_NAMES_6(plain)};
 static tile_fn *const tile_wide[] = {TILE_NAMES_6(wide)};

@@ -30,7 +30,7 @@ V_INLINE token_32 token_32_begin(const tile_args *a, vf acc)
 {
     return (token_32){a->q, (const float *)(const void *)a->d, a->tokens->start[0], a->tokens->shift[0], acc};
 }
-#define TYPE_32(type, block_bytes, min, wide)                                                                \
+#define TYPE_32(type, block_bytes, min, run)                                                                 \
     static void pack_##type(row_set *s, size_t block, size_t n, char *panel)                                 \
     {                                                                                                        \
         for (size_t i = 0; i < n; i++) {                                                                     \
@@ -50,7 +50,7 @@ V_INLINE token_32 token_32_begin(const tile_args *a, vf acc)
             block_32 b;                                                                                      \
             prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
             block_##type(s, (block + i) * (block_bytes), &b);                                                \
-            meet_32(&b, &t, min, wide);                                                                      \
+            meet_32(&b, &t, min, run);                                                                       \
         }                                                                                                    \
         acc[0][0] = t.acc;                                                                                   \
         tile_end(a, acc, 1, 1);                                                                              \
@@ -81,13 +81,13 @@ V_INLINE token_32 token_32_begin(const tile_args *a, vf acc)
         tile_end(a, acc, 1, 1);                                                                              \
     }
 
-TYPE_32(q8_0, 34, false, true)
-TYPE_32(q4_0, 18, false, false)
-TYPE_32(q4_1, 20, true, false)
-TYPE_32(q5_0, 22, false, false)
-TYPE_32(q5_1, 24, true, false)
-TYPE_32(iq4_nl, 18, false, true)
-TYPE_32(mxfp4, 17, false, true)
+TYPE_32(q8_0, 34, false, 0)
+TYPE_32(q4_0, 18, false, V_RUN_31)
+TYPE_32(q4_1, 20, true, V_RUN_31)
+TYPE_32(q5_0, 22, false, V_RUN_31)
+TYPE_32(q5_1, 24, true, V_RUN_31)
+TYPE_32(iq4_nl, 18, false, 0)
+TYPE_32(mxfp4, 17, false, 0)
 TYPE_256(q2_k, 84, PANEL_256_MIN, true)
 TYPE_256(q3_k, 110, PANEL_256, false)
 TYPE_256(q4_k, 144, PANEL_K32_MIN, true)

@@ -260,15 +260,27 @@ V_INLINE vi v_gather(const uint8_t *p, vi at)
 {
     return _mm256_i32gather_epi32((const int *)(const void *)p, at, 1);
 }
-/* Pairs of products stay below 2 x 63 x 127: no saturation. */
-V_INLINE vi v_dot(vi acc, vi w, vi q)
+/* A run sums pairs of products in 16 bits: 4 x (2 x 31 x 127) and 2 x (2 x 63 x 127) stay below 2^15. */
+#define V_RUN_31 4
+#define V_RUN_63 2
+V_INLINE vi v_run_begin(vi acc)
 {
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, q), _mm256_set1_epi16(1)));
+    (void)acc;
+    return _mm256_setzero_si256();
 }
-/* |w| <= 128 and |q| <= 127: pairs stay below 2^15. */
+V_INLINE vi v_run_dot(vi run, vi w, vi q)
+{
+    return _mm256_add_epi16(run, _mm256_maddubs_epi16(w, q));
+}
+V_INLINE vi v_run_end(vi acc, vi run)
+{
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(run, _mm256_set1_epi16(1)));
+}
+/* |w| <= 128 and |q| <= 127: a pair stays below 2^15, a run of two would not. */
 V_INLINE vi v_dot_wide(vi acc, vi w, vi q)
 {
-    return v_dot(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
+    vi pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 /* Pairs of signed 16-bit numbers. */
 V_INLINE vi v_dot16(vi acc, vi a, vi b)

@@ -1,7 +1,8 @@
 /* Vector layer of the AVX-512 kernels: sixteen lanes of 32 bits. x86_vec_avx2.h gives the same names with
  * eight lanes; the algorithms (x86_pack.h, x86_tile.h, ...) are written once over either.
  *
- * v_dot adds the four products of unsigned weight bytes and signed activation bytes of each lane: exact. */
+ * Dot products are of the four unsigned weight bytes and the four signed activation bytes of each lane:
+ * exact. */
 #ifndef WEIR_X86_VEC_AVX512_H
 #define WEIR_X86_VEC_AVX512_H
 
@@ -181,11 +182,24 @@ V_INLINE vi v_gather(const uint8_t *p, vi at)
 {
     return _mm512_i32gather_epi32(at, p, 1);
 }
-V_INLINE vi v_dot(vi acc, vi w, vi q)
+/* The dot products of a run of vectors: begin, then dot for each, then end. A run holds at most V_RUN_...
+ * vectors, by the largest weight; with AVX-512 runs need no limit, and begin and end do nothing. */
+#define V_RUN_31 4
+#define V_RUN_63 2
+V_INLINE vi v_run_begin(vi acc)
 {
-    return _mm512_dpbusd_epi32(acc, w, q);
+    return acc;
 }
-/* The same for wide weights, which are kept plus V_WIDE_BIAS. */
+V_INLINE vi v_run_dot(vi run, vi w, vi q)
+{
+    return _mm512_dpbusd_epi32(run, w, q);
+}
+V_INLINE vi v_run_end(vi acc, vi run)
+{
+    (void)acc;
+    return run;
+}
+/* One vector of wide weights, which are kept plus V_WIDE_BIAS. */
 V_INLINE vi v_dot_wide(vi acc, vi w, vi q)
 {
     return _mm512_dpbusd_epi32(acc, w, q);
