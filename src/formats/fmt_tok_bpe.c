@@ -145,6 +145,23 @@ weir_status fmt_tok_join(const fmt_tokenizer *t, fmt_tok_joiner *j, const char *
     return status;
 }
 
+weir_status fmt_tok_join_words(const fmt_tokenizer *t, fmt_tok_joiner *j, const char *text, size_t len,
+                               fmt_tok_ids *out, weir_error *err)
+{
+    weir_status status = WEIR_OK;
+    size_t begin = 0;
+    /* In the steps of make_symbols, so that invalid UTF-8 is cut where its symbols are. */
+    for (size_t i = 0; i + 3 <= len && status == WEIR_OK; i += fmt_utf8_lead_len((unsigned char)text[i])) {
+        if (i == begin || memcmp(text + i, "\xe2\x96\x81", 3) != 0) continue;
+        uint8_t before = (uint8_t)text[i - 1];
+        if (t->no_cut[before / 8] >> before % 8 & 1) continue;
+        status = fmt_tok_join(t, j, text + begin, i - begin, out, err);
+        begin = i;
+    }
+    if (status == WEIR_OK) status = fmt_tok_join(t, j, text + begin, len - begin, out, err);
+    return status;
+}
+
 /* Writes the stand-ins of the bytes. */
 static weir_status spell_bytes(base_buf *out, const char *p, size_t n, weir_error *err)
 {
@@ -204,6 +221,10 @@ static weir_status encode_pieces(const fmt_tokenizer *t, const char *text, const
             if (status != WEIR_OK) break;
         }
         int32_t whole = t->ignore_merges ? fmt_tok_find_plain(&t->vocab, word, len) : -1;
+        if (whole < 0 && t->escape_spaces) {
+            status = fmt_tok_join_words(t, &joiner, word, len, out, err);
+            continue;
+        }
         status = whole >= 0 ? fmt_tok_push(out, whole, err) : fmt_tok_join(t, &joiner, word, len, out, err);
     }
     base_buf_finish(&spelled);

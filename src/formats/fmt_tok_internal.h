@@ -109,9 +109,10 @@ struct fmt_tokenizer {
     bool nfc, nfkc, lowercase, strip_accents, fuse_unk;
     bool strip_left; /* detokenization drops one leading space */
     int32_t byte_ids[256];
-    float unknown_score;                     /* unigram */
-    uint32_t max_normal_len;                 /* unigram, WordPiece: longest text that plain text can become */
-    uint16_t special_lens[FMT_TOK_MAX_LENS]; /* of special and user-defined tokens, descending */
+    float unknown_score;     /* unigram */
+    uint8_t no_cut[32];      /* bytes behind which a token goes on with U+2581: no cut between the two */
+    uint32_t max_normal_len; /* unigram, WordPiece: longest text that plain text can become */
+    uint16_t special_lens[FMT_TOK_MAX_LENS];     /* of special and user-defined tokens, descending */
     uint8_t special_first[FMT_TOK_MAX_LENS][32]; /* bit set: a token of that length begins with this byte */
     uint8_t special_any[32];
     uint32_t n_special_lens;
@@ -257,6 +258,9 @@ typedef struct fmt_tok_joiner {
 void fmt_tok_joiner_finish(fmt_tok_joiner *j);
 weir_status fmt_tok_join(const fmt_tokenizer *t, fmt_tok_joiner *j, const char *text, size_t len,
                          fmt_tok_ids *out, weir_error *err);
+/* The same for text with spaces as U+2581, word by word where no token reaches across. */
+weir_status fmt_tok_join_words(const fmt_tokenizer *t, fmt_tok_joiner *j, const char *text, size_t len,
+                               fmt_tok_ids *out, weir_error *err);
 weir_status fmt_tok_bpe(const fmt_tokenizer *t, const char *text, size_t len, fmt_tok_ids *out,
                         weir_error *err);
 /* fmt_tok_spm.c, fmt_tok_unigram.c, fmt_tok_wordpiece.c */

@@ -68,7 +68,7 @@ static weir_status find_sections(fmt_reader *r, const char *const *keys, int n_k
                                  weir_error *err)
 {
     bool first = true, more;
-    char key[64], c;
+    char key[64], c = 0;
     size_t len;
     weir_status status = fmt_json_expect(r, '{', "an object", err);
     while (status == WEIR_OK && (status = fmt_json_more(r, '}', &first, &more, err)) == WEIR_OK && more) {
@@ -175,7 +175,7 @@ static weir_status take_token(const loader *l, scan *s, uint64_t id, const char 
 
 static weir_status read_number(fmt_reader *r, double *out, weir_error *err)
 {
-    char text[64], c;
+    char text[64], c = 0;
     size_t n = 0;
     weir_status status = fmt_json_peek(r, &c, err);
     while (status == WEIR_OK && n + 1 < sizeof text) {
@@ -198,7 +198,7 @@ static weir_status scan_vocab(const loader *l, scan *s, weir_error *err)
 {
     fmt_reader r;
     bool first = true, more;
-    char c;
+    char c = '\0';
     size_t len;
     uint64_t id = 0;
     double score = 0;
@@ -222,7 +222,7 @@ static weir_status scan_vocab(const loader *l, scan *s, weir_error *err)
 
 static weir_status read_flag(fmt_reader *r, bool *out, weir_error *err)
 {
-    char c;
+    char c = '\0';
     weir_status status = fmt_json_peek(r, &c, err);
     if (status == WEIR_OK) status = fmt_json_skip(r, 3, err);
     *out = c == 't';
@@ -269,7 +269,7 @@ static weir_status scan_added(const loader *l, scan *s, weir_error *err)
 {
     fmt_reader r;
     bool first = true, more;
-    char c;
+    char c = '\0';
     if (l->top[ADDED].end == 0) return WEIR_OK;
     weir_status status = open_at(l, l->top[ADDED].begin, l->top[ADDED].end, &r, err);
     if (status == WEIR_OK) status = fmt_json_peek(&r, &c, err);
@@ -311,7 +311,7 @@ static weir_status read_vocab(loader *l, weir_error *err)
 
 static weir_status read_merge(fmt_reader *r, char *text, size_t *left, size_t *len, weir_error *err)
 {
-    char c;
+    char c = '\0';
     weir_status status = fmt_json_peek(r, &c, err);
     if (status != WEIR_OK) return status;
     if (c == '"') {

@@ -1,6 +1,5 @@
-/* SentencePiece's BPE: spaces become U+2581 and the whole stretch of text is joined at once, best score
- * first. Also the BPE of tokenizer.json files that were converted from SentencePiece (merges instead of
- * scores). */
+/* SentencePiece's BPE: spaces become U+2581 and the text is joined, best score first. Also the BPE of
+ * tokenizer.json files that were converted from SentencePiece (merges instead of scores). */
 #include "fmt_tok_internal.h"
 
 #include <string.h>
@@ -36,7 +35,7 @@ weir_status fmt_tok_spm(const fmt_tokenizer *t, const char *text, size_t len, bo
     if (status == WEIR_OK && t->kind == FMT_TOK_BPE)
         status = fmt_tok_bpe(t, escaped.data, escaped.len, out, err);
     if (status == WEIR_OK && t->kind == FMT_TOK_SPM)
-        status = fmt_tok_join(t, &joiner, escaped.data, escaped.len, out, err);
+        status = fmt_tok_join_words(t, &joiner, escaped.data, escaped.len, out, err);
     base_buf_finish(&escaped);
     fmt_tok_joiner_finish(&joiner);
     return status;

@@ -110,18 +110,23 @@ static weir_status find_bytes(fmt_tokenizer *t, weir_error *err)
     return WEIR_OK;
 }
 
-/* The longest plain token, and for unigram the score of what is unknown: SentencePiece's penalty of 10 below
- * the worst. */
+/* The longest plain token, where words may be cut apart, and for unigram the score of what is unknown:
+ * SentencePiece's penalty of 10 below the worst. */
 static void measure(fmt_tokenizer *t)
 {
+    static const char mark[] = "\xe2\x96\x81";
     float worst = FLT_MAX;
     t->max_normal_len = 0;
     for (uint32_t id = 0; id < t->vocab.n; id++) {
         uint32_t len;
-        fmt_tok_text(&t->vocab, id, &len);
+        const char *text = fmt_tok_text(&t->vocab, id, &len);
         fmt_tok_type type = fmt_tok_type_of(&t->vocab, id);
         if (type != FMT_TOK_NORMAL && type != FMT_TOK_USER && type != FMT_TOK_UNUSED) continue;
         if (len > t->max_normal_len) t->max_normal_len = len;
+        for (uint32_t i = 1; t->escape_spaces && i + 3 <= len; i++) {
+            uint8_t before = (uint8_t)text[i - 1];
+            if (memcmp(text + i, mark, 3) == 0) t->no_cut[before / 8] |= (uint8_t)(1u << before % 8);
+        }
         if (type == FMT_TOK_NORMAL && t->vocab.scores != NULL && t->vocab.scores[id] < worst)
             worst = t->vocab.scores[id];
     }
