@@ -46,7 +46,7 @@ static weir_status check_rows(const graph_program *p, const graph_batch *b, weir
     for (uint32_t r = 0; r < b->n_rows; r++) {
         uint32_t before = row_before(b, r);
 
-        if (b->position[r] < 0 || (before != r && b->position[r] != b->position[before] + 1))
+        if (b->position[r] < 0 || (before != r && b->position[r] - 1 != b->position[before]))
             return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                              "row %u has position %d; positions of a sequence ascend by one from 0 on", r,
                              b->position[r]);

@@ -59,7 +59,8 @@ static uint64_t cpu_scratch_stride(size_t k, uint32_t n_positions, uint32_t head
 {
     uint64_t bytes = base_max(kern_scratch_bytes(k), kern_attention_scratch_bytes(n_positions, head_dim));
 
-    return base_align_up(base_max(bytes, 1), SCRATCH_ALIGN);
+    /* Sizes that saturated must stay too large after rounding. */
+    return base_align_up(base_min(base_max(bytes, 1), UINT64_MAX / 2), SCRATCH_ALIGN);
 }
 
 static uint64_t cpu_workspace_bytes(const dev_device *device, size_t k, uint32_t n_positions,
@@ -67,7 +68,8 @@ static uint64_t cpu_workspace_bytes(const dev_device *device, size_t k, uint32_t
 {
     uint64_t bytes;
 
-    if (!base_mul(cpu_scratch_stride(k, n_positions, head_dim), cpu_of(device)->n_threads, &bytes))
+    if (!base_mul(cpu_scratch_stride(k, n_positions, head_dim), cpu_of(device)->n_threads, &bytes) ||
+        bytes > UINT64_MAX / 2)
         return UINT64_MAX;
     return base_align_up(bytes, 4096);
 }
@@ -84,6 +86,10 @@ static weir_status cpu_reserve_workspace(dev_device *device, size_t k, uint32_t 
     n_positions = (uint32_t)base_max(n_positions, d->max_positions);
     head_dim = (uint32_t)base_max(head_dim, d->max_head_dim);
     bytes = cpu_workspace_bytes(device, k, n_positions, head_dim);
+    if (bytes == UINT64_MAX)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "work space for rows of %zu and %u positions does not fit any memory", k,
+                         n_positions);
     if (bytes > d->scratch_bytes) {
         scratch = base_pages_alloc(d->env, BASE_TAG_WORKSPACE, bytes, false, err);
         if (scratch == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
