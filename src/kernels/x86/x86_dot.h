@@ -5,6 +5,7 @@
 #define WEIR_X86_DOT_H
 
 #include "kernels/kern_blocks.h"
+#include "x86_internal.h"
 
 #define DOT_PARTS (16 / V_LANES)
 

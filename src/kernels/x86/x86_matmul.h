@@ -6,13 +6,14 @@
 
 #include "x86_internal.h"
 #include "x86_types.h"
-#include "x86_dot.h"
+#include "x86_dot_blocks.h"
 
 /* Few tokens: narrow bands and short stretches that stay in the first cache on their way from memory. Many:
  * each packed weight is used for every token, so pack as much as the second cache likes. */
-#define FEW_TOKENS  6
-#define FEW_K       512
-#define BAND_PANELS 4
+#define FEW_TOKENS        6
+#define FEW_K             512
+#define BAND_PANELS       4
+#define MANY_FLOAT_TOKENS 8
 static_assert((size_t)BAND_PANELS * (TILE_K / 256) * PANEL_256_MIN <= KERN_SCRATCH_MIN,
               "a band fits scratch");
 static_assert((size_t)BAND_PANELS * (TILE_K / 32) * PANEL_32_MIN <= KERN_SCRATCH_MIN, "a band fits scratch");
@@ -169,8 +170,10 @@ void V_NAME(kern_matmul)(const kern_matmul *m, size_t row_begin, size_t row_end,
         matmul_one(m, type, row_begin, row_end);
     else if (type)
         matmul_quant(m, type, row_begin, row_end, scratch);
-    else if (kern_act_for(m->dtype) == KERN_ACT_F32)
+    else if (kern_act_for(m->dtype) == KERN_ACT_F32 && m->n_tokens < MANY_FLOAT_TOKENS)
         matmul_floats(m, row_begin, row_end);
+    else if (kern_act_for(m->dtype) == KERN_ACT_F32)
+        matmul_float_blocks(m, row_begin, row_end, scratch);
 }
 
 #endif

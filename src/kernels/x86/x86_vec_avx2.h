@@ -11,6 +11,8 @@
 #define V_BYTES            32
 #define V_TILE_TOKENS      2
 #define V_DOT_TOKENS       3
+#define V_BLOCK_ROWS       2
+#define V_BLOCK_TOKENS     6
 #define V_ATTENTION_HEADS  2
 #define V_ATTENTION_BLOCKS 2
 /* Wide weights stay signed: their products go through |w| and the sign moved to the activation. */
@@ -331,6 +333,15 @@ V_INLINE float v_tree(const vf *lanes)
     __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
 }
+/* v_tree for sixteen times sixteen lanes. */
+V_INLINE void v_trees(const float *lanes, float out[16])
+{
+    for (int i = 0; i < 16; i++) {
+        vf x[2] = {v_load(lanes + 16 * i), v_load(lanes + 16 * i + 8)};
+        out[i] = v_tree(x);
+    }
+}
+
 /* Transposes 4 x 4 dwords in each half. */
 V_INLINE void v_transpose4(vi a[4])
 {

@@ -17,6 +17,9 @@
 #define V_TILE_TOKENS 6
 /* Tokens of a tile of float weights. */
 #define V_DOT_TOKENS 6
+/* The same for many tokens. */
+#define V_BLOCK_ROWS   4
+#define V_BLOCK_TOKENS 6
 /* Attention: query heads and blocks of sixteen positions at once. */
 #define V_ATTENTION_HEADS  4
 #define V_ATTENTION_BLOCKS 4
@@ -335,6 +338,28 @@ V_INLINE void v_interleave(vf a, vf b, vf out[2])
     const vi high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
     out[0] = _mm512_permutex2var_ps(a, low, b);
     out[1] = _mm512_permutex2var_ps(a, high, b);
+}
+
+/* v_tree for sixteen times sixteen lanes. */
+V_INLINE void v_trees(const float *lanes, float out[16])
+{
+    vf s4[4];
+    /* Row 4 q + j goes to quarter q of s4[j]. */
+    V_UNROLL for (int j = 0; j < 4; j++)
+    {
+        vf a = v_load(lanes + 16 * j), b = v_load(lanes + 16 * (4 + j));
+        vf c = v_load(lanes + 16 * (8 + j)), d = v_load(lanes + 16 * (12 + j));
+        vf x = v_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+        vf y = v_add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+        s4[j] = v_add(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+    }
+    vf s2[2];
+    V_UNROLL for (int j = 0; j < 2; j++)
+    {
+        __m512d a = _mm512_castps_pd(s4[2 * j]), b = _mm512_castps_pd(s4[2 * j + 1]);
+        s2[j] = v_add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    v_store(out, v_add(_mm512_shuffle_ps(s2[0], s2[1], 0x88), _mm512_shuffle_ps(s2[0], s2[1], 0xdd)));
 }
 
 /* Transposes 4 x 4 dwords in each quarter. */
