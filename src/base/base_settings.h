@@ -11,6 +11,8 @@
     X("io.backend", "auto", "queued reads: auto, io_uring, threads")                                         \
     X("io.direct", "auto", "direct reads: auto, off")                                                        \
     X("memory.alias_activations", "on", "share arena space between activations: on, off")                    \
+    X("memory.process", "auto",                                                                              \
+      "what the process holds beside Weir's memory: auto measures; or a size (tests)")                       \
     X("compute.ram_reserve", "auto", "memory the default budget leaves free: auto, or a size such as 1GiB")  \
     X("fault", "", "fault points to arm (tests)")                                                            \
     X("cgroup_root", "/sys/fs/cgroup", "where the cgroup file systems are mounted")                          \

@@ -7,8 +7,10 @@
  * smallest budget of a plan made before it succeeds. */
 #include "rt_internal.h"
 
-/* Measured with the program `weir`: after planning, kernels, streamer and reader touch a third of this, and what the
- * kernel holds for us (stacks of threads, queues) a part of the rest. */
+#include <string.h>
+
+/* Measured with the program `weir`: after planning, kernels, streamer and reader touch a third of this, and
+ * what the kernel holds for us (stacks of threads, queues) a part of the rest. */
 #define MARGIN_BYTES (UINT64_C(1) << 20)
 /* Kept free inside a control group, where the kernel's own structures for us are counted too. */
 #define CGROUP_RESERVE_MAX_BYTES (UINT64_C(64) << 20)
@@ -19,6 +21,8 @@
 
 weir_status rt_process_bytes(weir_context *c, uint64_t *bytes, weir_error *err)
 {
+    const char *given = base_settings_get(c->settings, "memory.process");
+    if (strcmp(given, "auto") != 0) return base_size_parse(given, bytes, err);
     base_process_memory now;
     weir_status status = base_process_memory_read(&now, err);
     if (status != WEIR_OK) return status;
@@ -56,7 +60,7 @@ static weir_status ram_reserve(const weir_context *c, const base_memory_limits *
                                weir_error *err)
 {
     const char *text = base_settings_get(c->settings, "compute.ram_reserve");
-    if (text != NULL && text[0] != '\0' && text[0] != 'a') return base_size_parse(text, out, err);
+    if (strcmp(text, "auto") != 0) return base_size_parse(text, out, err);
     *out = base_max(RAM_RESERVE_MIN_BYTES, limits->total_bytes / RAM_RESERVE_SHARE);
     *out = base_min(*out, limits->available_bytes / 2);
     return WEIR_OK;
