@@ -1,4 +1,15 @@
-/* Inside the command line: what its commands share. Programs see only the public headers. */
+/* Inside the command line: what its commands share. Programs see only the public headers.
+ *
+ *   cli_main.c     finds the command          cli_run.c      run
+ *   cli_args.c     options, help              cli_chat.c     chat      cli_line.c  its line editor
+ *   cli_common.c   opening, loading, errors   cli_inspect.c  inspect
+ *   cli_interrupt.c  Ctrl-C                   cli_verify.c   verify
+ *   cli_output.c   reports for people         cli_bench.c    bench
+ *   cli_json.c     reports for scripts        cli_tools.c    synth, tokenize, plan, doctor
+ *
+ * Standard output carries the answer, or with --json one document; all else goes to standard error. After an
+ * error with --json standard output stays empty: the message stands on standard error, as without it.
+ */
 #ifndef WEIR_CLI_H
 #define WEIR_CLI_H
 
@@ -7,7 +18,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
-enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+/* Exit statuses. Interrupted programs end with 128 + signal, as shells report them. */
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 128 };
 
 /* ---- options: one table per command ---- */
 typedef enum cli_kind {
@@ -58,48 +70,97 @@ int cli_parse(cli_args *a, int argc, char **argv);
 
 /* ---- what most commands take ---- */
 typedef struct cli_common {
+    const char *command;
     const char *model;
     weir_load_options load;
     cli_settings settings;
     bool json, profile, quiet, verbose;
+    weir_context *context; /* set by cli_context */
 } cli_common;
-void cli_common_init(cli_common *c);
-void cli_add_model(cli_args *a, cli_common *c); /* -m, --set, --json, --verbose */
-void cli_add_load(cli_args *a, cli_common *c); /* --mem --ctx --threads --chunk --kv-type --profile --quiet */
-typedef struct cli_sampling {
-    weir_sampling s;
-    bool seed_given;
-} cli_sampling;
+void cli_common_init(cli_common *c, const char *command);
+void cli_add_model(cli_args *a, cli_common *c); /* --model (or the operand) --set --verbose */
+void cli_add_json(cli_args *a, cli_common *c);
+void cli_add_mem(cli_args *a, cli_common *c);
+void cli_add_load(cli_args *a, cli_common *c);   /* --ctx --threads --chunk --kv-type */
+void cli_add_report(cli_args *a, cli_common *c); /* --profile --quiet */
 void cli_add_sampling(cli_args *a, weir_sampling *s);
+/* Greedy, with a seed of the moment. */
+void cli_sampling_init(weir_sampling *s);
+/* CLI_USAGE, with the reason printed, for values that no sampler takes. */
+int cli_check_sampling(const char *command, const weir_sampling *s);
 
-/* Opens a context with the common settings, and the model. On failure prints the error and returns
- * CLI_FAILED. */
+/* Opens a context with the common settings, and the model. On failure prints the error and gives the exit
+ * status. */
 int cli_open(cli_common *c, weir_context **context, weir_model **model);
 int cli_context(cli_common *c, weir_context **context);
 int cli_load(cli_common *c, weir_model *model);
-/* Prints "weir COMMAND: message" to standard error; returns CLI_FAILED. */
-int cli_error(const char *command, const weir_error *err);
 
-/* ---- output ---- */
+/* Prints "weir COMMAND: message" to standard error; gives the exit status: interrupted for CANCELLED while an
+ * interrupt is pending, usage for INVALID_ARGUMENT, else failed. */
+int cli_error(const char *command, const weir_error *err);
+/* The same for what the command line itself finds wrong; gives CLI_USAGE. */
+__attribute__((format(printf, 2, 3))) int cli_usage(const char *command, const char *format, ...);
+/* The same for its own failures; gives CLI_FAILED. */
+__attribute__((format(printf, 2, 3))) int cli_fail(const char *command, const char *format, ...);
+
+/* Text of -p, or standard input for "-" (less one newline at its end). Freed by free(). NULL: the reason is
+ * printed. */
+char *cli_read_text(const char *command, const char *text, size_t *len);
+/* All of standard input, NULs included, with a NUL behind. Freed by free(). NULL: the reason is printed. */
+char *cli_read_input(const char *command, size_t *len);
+
+/* ---- interruption ---- */
+/* From here on SIGINT cancels what runs on the model (NULL: it is only noted). `once`: so does SIGTERM, and a
+ * second signal ends the program as usual. */
+void cli_catch_interrupt(weir_model *m, bool once);
+/* The signal that came since, or 0. Clears it. */
+int cli_take_interrupt(void);
+int cli_pending_interrupt(void);
+void cli_release_interrupt(void);
+
+/* ---- reports for people ---- */
 void cli_progress(void *arg, uint64_t done,
                   uint64_t total); /* a bar on a terminal, silence in a pipe; arg: label */
 void cli_progress_end(void);
 bool cli_is_terminal(FILE *f);
-void cli_print_memory(FILE *f, const weir_model *m, bool verbose);
+/* Text from files or models: on a terminal control characters other than newline and tab are left out, so
+ * that no file can drive it. False when it could not be written. */
+bool cli_put(FILE *f, const char *text, size_t len);
+/* The same for one line, on every kind of output: control characters become blanks. buf holds size bytes. */
+const char *cli_line_text(const char *text, char *buf, size_t size);
+void cli_print_memory(FILE *f, const cli_common *c, const weir_model *m);
 void cli_print_profile(FILE *f, const weir_model *m);
-json_t *cli_json_memory(const weir_model *m);
+
+/* ---- reports for scripts ---- */
+json_t *cli_json_memory(const cli_common *c, const weir_model *m);
 json_t *cli_json_profile(const weir_model *m);
+/* R1.3: what was turned on although it changes numbers. */
+json_t *cli_json_applied(const cli_common *c);
 json_t *cli_json_hash(uint64_t hash);
+/* Beyond JSON's integers (2^63 - 1): a string. */
+json_t *cli_json_u64(uint64_t value);
+/* Infinite and undefined values: null. */
+json_t *cli_json_real(double value);
 /* Valid UTF-8 goes as it is, other bytes as U+FFFD. */
 json_t *cli_json_text(const char *text, size_t len);
 int cli_json_print(json_t *root); /* prints with a newline and releases */
 
-/* Text of -p: itself, or standard input for "-". Freed by free(). NULL: printed. */
-char *cli_read_text(const char *command, const char *text);
+/* R10.1, from the plan's accounts. */
+typedef struct cli_room {
+    uint64_t free_bytes;    /* of the budget and the reserve, beside what the process itself holds */
+    uint64_t working_bytes; /* caches, activations, scratch, reading */
+    uint64_t reserve_bytes; /* left to others; only without --mem */
+} cli_room;
+void cli_room_read(const cli_common *c, const weir_memory_report *r, cli_room *out);
 
-/* While this is on, Ctrl-C cancels the model instead of ending the program. */
-void cli_catch_interrupt(weir_model *m);
-void cli_release_interrupt(void);
+/* ---- the line editor of chat ---- */
+typedef struct cli_line cli_line;
+/* history: a file, or "" for none. NULL: the terminal cannot be used. */
+cli_line *cli_line_create(const char *history);
+void cli_line_destroy(cli_line *l);
+/* One line without its newline, valid until the next call; NULL at the end of input. Ctrl-C empties the
+ * line. */
+const char *cli_line_read(cli_line *l);
 
 /* ---- commands ---- */
 int cli_run(int argc, char **argv);

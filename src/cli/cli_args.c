@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 void cli_add(cli_args *a, const char *name, char letter, cli_kind kind, void *dest, const char *arg,
              const char *help)
@@ -27,6 +28,7 @@ static void print_help(const cli_args *a)
             snprintf(left, sizeof left, "    --%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
         printf("  %-28s %s\n", left, o->help);
     }
+    printf("  %-28s %s\n", "-h, --help", "this text");
 }
 
 static const cli_option *find(const cli_args *a, const char *name, size_t len, char letter)
@@ -41,8 +43,7 @@ static const cli_option *find(const cli_args *a, const char *name, size_t len, c
 
 static int bad_value(const cli_args *a, const cli_option *o, const char *value, const char *want)
 {
-    fprintf(stderr, "weir %s: --%s %s: %s\n", a->command, o->name, value, want);
-    return CLI_USAGE;
+    return cli_usage(a->command, "--%s %s: %s", o->name, value, want);
 }
 
 static bool parse_u64(const char *text, uint64_t max, uint64_t *out)
@@ -60,7 +61,7 @@ static int parse_sizes(const cli_args *a, const cli_option *o, const char *value
 {
     cli_sizes *list = o->dest;
     char *copy = strdup(value), *rest = copy;
-    int rc = CLI_OK;
+    int rc = copy != NULL ? CLI_OK : cli_fail(a->command, "no memory for the options");
     list->n = 0;
     for (char *item; rc == CLI_OK && (item = strsep(&rest, ",")) != NULL;) {
         weir_error err;
@@ -68,6 +69,8 @@ static int parse_sizes(const cli_args *a, const cli_option *o, const char *value
             rc = bad_value(a, o, value, "too many sizes");
         else if (weir_size_parse(item, &list->bytes[list->n], &err) != WEIR_OK)
             rc = bad_value(a, o, item, err.message);
+        else if (list->bytes[list->n] == 0)
+            rc = bad_value(a, o, item, "zero is no size");
         else
             list->n++;
     }
@@ -134,20 +137,27 @@ static int parse_option(cli_args *a, int argc, char **argv, int *i)
         o = find(a, NULL, 0, word[1]);
         if (word[2] != 0) value = word + 2;
     }
-    if (o == NULL) {
-        fprintf(stderr, "weir %s: there is no option %s; see weir %s --help\n", a->command, word, a->command);
-        return CLI_USAGE;
-    }
+    if (o == NULL)
+        return cli_usage(a->command, "there is no option %s; see weir %s --help", word, a->command);
     if (o->kind == CLI_FLAG)
         return value != NULL ? bad_value(a, o, value, "this option takes no value") : set_value(a, o, NULL);
     if (value == NULL) {
-        if (*i + 1 >= argc) {
-            fprintf(stderr, "weir %s: --%s needs a value (%s)\n", a->command, o->name, o->arg);
-            return CLI_USAGE;
-        }
+        if (*i + 1 >= argc) return cli_usage(a->command, "--%s needs a value (%s)", o->name, o->arg);
         value = argv[++*i];
     }
     return set_value(a, o, value);
+}
+
+/* A FILE may be given as the operand or with -m, not both. */
+static int take_operand(cli_args *a)
+{
+    const cli_option *model = find(a, NULL, 0, 'm');
+    if (a->value == NULL || model == NULL) return CLI_OK;
+    if (*(const char **)model->dest != NULL)
+        return cli_usage(a->command, "two models are given: %s and %s", *(const char **)model->dest,
+                         a->value);
+    *(const char **)model->dest = a->value;
+    return CLI_OK;
 }
 
 int cli_parse(cli_args *a, int argc, char **argv)
@@ -168,9 +178,8 @@ int cli_parse(cli_args *a, int argc, char **argv)
         } else if (a->operand != NULL && a->value == NULL) {
             a->value = word;
         } else {
-            fprintf(stderr, "weir %s: what is '%s' for? See weir %s --help\n", a->command, word, a->command);
-            return CLI_USAGE;
+            return cli_usage(a->command, "what is '%s' for? See weir %s --help", word, a->command);
         }
     }
-    return CLI_OK;
+    return take_operand(a);
 }

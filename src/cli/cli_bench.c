@@ -13,6 +13,7 @@ typedef struct bench {
     cli_common common;
     cli_sizes budgets;
     uint32_t n_prompt, n_decode, n_rounds;
+    uint32_t depth; /* tokens in the cache before the clock starts */
     weir_model *model;
     int32_t *tokens;
 } bench;
@@ -49,14 +50,16 @@ static weir_status one_round(bench *b, weir_session *s, double *prefill_tps, dou
     const float *logits;
     weir_memory_report before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
     weir_session_reset(s);
+    weir_status status = b->depth > 0 ? weir_session_append(s, b->tokens, b->depth, &logits, err) : WEIR_OK;
+    if (status != WEIR_OK) return status;
     double start = now();
-    weir_status status = weir_session_append(s, b->tokens, b->n_prompt, &logits, err);
+    status = weir_session_append(s, b->tokens + b->depth, b->n_prompt, &logits, err);
     if (status != WEIR_OK) return status;
     *prefill_tps = b->n_prompt / (now() - start);
     status = weir_model_memory(b->model, &before, err);
     start = now();
     for (uint32_t i = 0; i < b->n_decode && status == WEIR_OK; i++)
-        status = weir_session_append(s, &b->tokens[b->n_prompt + i], 1, &logits, err);
+        status = weir_session_append(s, &b->tokens[b->depth + b->n_prompt + i], 1, &logits, err);
     if (status != WEIR_OK) return status;
     *decode_tps = b->n_decode / (now() - start);
     status = weir_model_memory(b->model, &after, err);
@@ -64,33 +67,58 @@ static weir_status one_round(bench *b, weir_session *s, double *prefill_tps, dou
     return status;
 }
 
+/* What measuring one budget gathers over its rounds. */
+typedef struct samples {
+    double prefill[MAX_ROUNDS], decode[MAX_ROUNDS], storage[MAX_ROUNDS + 1];
+    uint32_t n_storage;
+    uint64_t streamed;
+} samples;
+
+/* Storage's own rate is measured between the rounds, so that both see the same minutes, and while the model
+ * is not loaded, since a plan leaves no room for a second reader. */
+static weir_status one_load(bench *b, const weir_load_options *o, bench_row *row, samples *x, uint32_t first,
+                            uint32_t n_rounds, weir_error *err)
+{
+    weir_session *s = NULL;
+    weir_memory_report report = {.struct_size = sizeof report};
+    weir_status status = weir_model_load(b->model, o, err);
+    if (status == WEIR_OK) status = weir_session_create(b->model, &s, err);
+    for (uint32_t r = first; r < first + n_rounds && status == WEIR_OK; r++)
+        status = one_round(b, s, &x->prefill[r], &x->decode[r], &x->streamed, err);
+    if (status == WEIR_OK) status = weir_model_memory(b->model, &report, err);
+    if (status == WEIR_OK) {
+        uint64_t peak = row->memory.peak_bytes;
+        double wait = row->memory.wait_seconds;
+        row->memory = report;
+        if (peak > report.peak_bytes) row->memory.peak_bytes = peak;
+        row->memory.wait_seconds += wait;
+    }
+    weir_session_destroy(s);
+    weir_model_unload(b->model);
+    return status;
+}
+
 static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error *err)
 {
-    double prefill[MAX_ROUNDS], decode[MAX_ROUNDS], storage[MAX_ROUNDS + 1];
-    weir_session *s = NULL;
-    weir_load_options o = b->common.load;
-    uint64_t streamed = 0;
-    o.mem_bytes = budget;
-    weir_status status = weir_model_plan(b->model, &o, &row->plan, err);
-    if (status == WEIR_OK) status = weir_model_load(b->model, &o, err);
-    if (status == WEIR_OK) status = weir_session_create(b->model, &s, err);
-    bool streams = row->plan.streamed_bytes_per_pass > 0;
     enum { PROBE_BYTES = 512 << 20 };
-    uint32_t n_storage = 0;
-    /* the storage's own rate is measured between the rounds, so that both see the same minutes */
-    for (uint32_t r = 0; r < b->n_rounds && status == WEIR_OK; r++) {
-        if (streams) status = weir_measure_storage(b->model, PROBE_BYTES, &storage[n_storage++], err);
-        if (status == WEIR_OK) status = one_round(b, s, &prefill[r], &decode[r], &streamed, err);
+    samples x = {.n_storage = 0};
+    weir_load_options o = b->common.load;
+    o.mem_bytes = budget;
+    weir_status status = weir_measure_memory(b->common.context, o.n_threads, &row->memory_bps, err);
+    if (status == WEIR_OK) status = weir_model_plan(b->model, &o, &row->plan, err);
+    bool streams = row->plan.streamed_bytes_per_pass > 0;
+    if (status == WEIR_OK && !streams) status = one_load(b, &o, row, &x, 0, b->n_rounds, err);
+    for (uint32_t r = 0; streams && r < b->n_rounds && status == WEIR_OK; r++) {
+        status = weir_measure_storage(b->model, PROBE_BYTES, &x.storage[x.n_storage++], err);
+        if (status == WEIR_OK) status = one_load(b, &o, row, &x, r, 1, err);
     }
     if (status == WEIR_OK && streams)
-        status = weir_measure_storage(b->model, PROBE_BYTES, &storage[n_storage++], err);
-    if (status == WEIR_OK) status = weir_model_memory(b->model, &row->memory, err);
-    weir_session_destroy(s);
+        status = weir_measure_storage(b->model, PROBE_BYTES, &x.storage[x.n_storage++], err);
     if (status != WEIR_OK) return status;
-    row->prefill_tps = median(prefill, b->n_rounds);
-    row->decode_tps = median(decode, b->n_rounds);
-    row->storage_bps = streams ? median(storage, n_storage) : 0;
-    row->streamed_per_token = b->n_decode ? (double)streamed / b->n_decode : 0;
+    row->prefill_tps = median(x.prefill, b->n_rounds);
+    row->decode_tps = median(x.decode, b->n_rounds);
+    row->storage_bps = streams ? median(x.storage, x.n_storage) : 0;
+    row->streamed_per_token = (double)x.streamed / b->n_decode;
     double seconds = (double)row->plan.weight_bytes_per_pass / row->memory_bps;
     double streaming = streams ? row->streamed_per_token / row->storage_bps : 0;
     row->limit_tps = 1 / (streaming > seconds ? streaming : seconds);
@@ -100,18 +128,26 @@ static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error
 static json_t *row_json(const bench *b, const bench_row *r)
 {
     json_t *j = json_object();
-    json_object_set_new(j, "budget_bytes", json_integer((json_int_t)r->plan.budget_bytes));
-    json_object_set_new(j, "planned_peak_bytes", json_integer((json_int_t)r->plan.planned_peak_bytes));
-    json_object_set_new(j, "peak_bytes", json_integer((json_int_t)r->memory.peak_bytes));
-    json_object_set_new(j, "prefill_tps", json_real(r->prefill_tps));
-    json_object_set_new(j, "decode_tps", json_real(r->decode_tps));
+    json_object_set_new(j, "budget_bytes", cli_json_u64(r->plan.budget_bytes));
+    json_object_set_new(j, "planned_peak_bytes", cli_json_u64(r->plan.planned_peak_bytes));
+    json_object_set_new(j, "peak_bytes", cli_json_u64(r->memory.peak_bytes));
+    json_object_set_new(j, "prefill_tps", cli_json_real(r->prefill_tps));
+    json_object_set_new(j, "decode_tps", cli_json_real(r->decode_tps));
     json_object_set_new(j, "streamed_bytes_per_token", json_integer((json_int_t)r->streamed_per_token));
-    json_object_set_new(j, "storage_bytes_per_s", json_real(r->storage_bps));
-    json_object_set_new(j, "memory_bytes_per_s", json_real(r->memory_bps));
-    json_object_set_new(j, "limit_tps", json_real(r->limit_tps));
-    json_object_set_new(j, "share_of_limit", json_real(r->decode_tps / r->limit_tps));
-    json_object_set_new(j, "wait_seconds", json_real(r->memory.wait_seconds));
+    json_object_set_new(j, "storage_bytes_per_s", cli_json_real(r->storage_bps));
+    json_object_set_new(j, "memory_bytes_per_s", cli_json_real(r->memory_bps));
+    json_object_set_new(j, "limit_tps", cli_json_real(r->limit_tps));
+    json_object_set_new(j, "share_of_limit", cli_json_real(r->decode_tps / r->limit_tps));
+    json_object_set_new(j, "wait_seconds", cli_json_real(r->memory.wait_seconds));
+    json_object_set_new(j, "streamed_mb", cli_json_real((double)r->memory.streamed_bytes / 1e6));
+    json_object_set_new(j, "loaded_mb", cli_json_real((double)r->memory.loaded_bytes / 1e6));
+    json_object_set_new(j, "size_mb", cli_json_real((double)r->memory.size_bytes / 1e6));
+    json_object_set_new(j, "applied", cli_json_applied(&b->common));
+    json_object_set_new(j, "threads", json_integer(r->plan.n_threads));
+    json_object_set_new(j, "ctx_tokens", json_integer(r->plan.ctx_tokens));
+    json_object_set_new(j, "prefill_chunk", json_integer(r->plan.prefill_chunk));
     json_object_set_new(j, "reader", json_string(r->memory.reader));
+    json_object_set_new(j, "depth_tokens", json_integer(b->depth));
     json_object_set_new(j, "prompt_tokens", json_integer(b->n_prompt));
     json_object_set_new(j, "decode_tokens", json_integer(b->n_decode));
     json_object_set_new(j, "rounds", json_integer(b->n_rounds));
@@ -121,38 +157,27 @@ static json_t *row_json(const bench *b, const bench_row *r)
 static void row_print(const bench_row *r)
 {
     char a[32], c[32], d[32], e[32];
-    printf("%-11s %-11s %-11s %9.1f %9.2f  %-11s %9.2f GB/s %9.2f %6.1f %%\n",
+    printf("%-11s %-11s %-11s %9.1f %9.2f  %-11s %6.2f GB/s %6.2f GB/s %9.2f %6.1f %%\n",
            weir_size_text(r->plan.budget_bytes, a), weir_size_text(r->plan.planned_peak_bytes, c),
            weir_size_text(r->memory.peak_bytes, d), r->prefill_tps, r->decode_tps,
-           weir_size_text((uint64_t)r->streamed_per_token, e), r->storage_bps / 1e9, r->limit_tps,
-           100 * r->decode_tps / r->limit_tps);
+           weir_size_text((uint64_t)r->streamed_per_token, e), r->storage_bps / 1e9, r->memory_bps / 1e9,
+           r->limit_tps, 100 * r->decode_tps / r->limit_tps);
     fflush(stdout);
 }
 
-static int bench_all(bench *b, weir_context *context)
+static int bench_budgets(bench *b)
 {
     weir_error err;
-    double memory_bps;
-    weir_model_info info = {.struct_size = sizeof info};
-    if (weir_model_get_info(b->model, &info, &err) != WEIR_OK) return cli_error("bench", &err);
-    b->tokens = calloc(b->n_prompt + b->n_decode, sizeof *b->tokens);
-    if (b->tokens == NULL) return CLI_FAILED;
-    for (uint32_t i = 0; i < b->n_prompt + b->n_decode; i++)
-        b->tokens[i] = (int32_t)((i * 7919ull + 13) % info.n_vocab);
-    if (b->common.load.ctx_tokens == 0) b->common.load.ctx_tokens = b->n_prompt + b->n_decode;
-    if (weir_measure_memory(context, b->common.load.n_threads, &memory_bps, &err) != WEIR_OK)
-        return cli_error("bench", &err);
     json_t *rows = json_array();
     int rc = CLI_OK;
     if (!b->common.json)
-        printf("memory delivers %.1f GB/s; prefill of %u tokens, decoding of %u, median of %u rounds\n"
-               "%-11s %-11s %-11s %9s %9s  %-11s %14s %9s %8s\n",
-               memory_bps / 1e9, b->n_prompt, b->n_decode, b->n_rounds, "budget", "planned", "peak",
-               "prefill/s", "decode/s", "streamed", "storage", "limit/s", "share");
+        printf("prefill of %u tokens, decoding of %u, median of %u round%s; limit: the slower of storage for "
+               "what streams\nand memory for all weights\n"
+               "%-11s %-11s %-11s %9s %9s  %-11s %11s %11s %9s %8s\n",
+               b->n_prompt, b->n_decode, b->n_rounds, b->n_rounds == 1 ? "" : "s", "budget", "planned",
+               "peak", "prefill/s", "decode/s", "read/token", "storage", "memory", "limit/s", "share");
     for (uint32_t i = 0; i < b->budgets.n && rc == CLI_OK; i++) {
-        bench_row row = {.memory_bps = memory_bps};
-        row.plan.struct_size = sizeof row.plan;
-        row.memory.struct_size = sizeof row.memory;
+        bench_row row = {.plan.struct_size = sizeof row.plan, .memory.struct_size = sizeof row.memory};
         if (measure(b, b->budgets.bytes[i], &row, &err) != WEIR_OK)
             rc = cli_error("bench", &err);
         else if (b->common.json)
@@ -160,42 +185,58 @@ static int bench_all(bench *b, weir_context *context)
         else
             row_print(&row);
     }
-    free(b->tokens);
     if (b->common.json && rc == CLI_OK) return cli_json_print(rows);
     json_decref(rows);
     return rc;
 }
 
+static int bench_model(bench *b)
+{
+    weir_error err;
+    weir_model_info info = {.struct_size = sizeof info};
+    if (weir_model_get_info(b->model, &info, &err) != WEIR_OK) return cli_error("bench", &err);
+    uint32_t n = b->depth + b->n_prompt + b->n_decode;
+    if (b->common.load.ctx_tokens == 0) b->common.load.ctx_tokens = n;
+    if (b->common.load.ctx_tokens < n)
+        return cli_usage("bench", "--ctx %u is too short; %u tokens are run", b->common.load.ctx_tokens, n);
+    b->tokens = calloc(n, sizeof *b->tokens);
+    if (b->tokens == NULL) return cli_fail("bench", "no memory for %u tokens", n);
+    for (uint32_t i = 0; i < n; i++) b->tokens[i] = (int32_t)((i * 7919ull + 13) % info.n_vocab);
+    int rc = bench_budgets(b);
+    free(b->tokens);
+    return rc;
+}
+
 int cli_bench(int argc, char **argv)
 {
+    enum { MAX_TOKENS = 1 << 20 };
     bench b = {.n_prompt = 128, .n_decode = 32, .n_rounds = 3};
-    cli_common_init(&b.common);
+    cli_common_init(&b.common, "bench");
     cli_args a = {.command = "bench",
                   .operand = "FILE",
                   .summary = "Measures prefill and decoding per budget, against their limit."};
     cli_add_model(&a, &b.common);
-    cli_add(&a, "mem", 0, CLI_SIZES, &b.budgets, "A,B,C", "budgets; default: what is free");
+    cli_add(&a, "mem", 0, CLI_SIZES, &b.budgets, "A,B,C",
+            "hard budgets for the whole process; default: what is free");
     cli_add(&a, "prompt-tokens", 0, CLI_U32, &b.n_prompt, "N", "tokens of prefill (default 128)");
     cli_add(&a, "n", 'n', CLI_U32, &b.n_decode, "N", "tokens decoded (default 32)");
+    cli_add(&a, "depth", 0, CLI_U32, &b.depth, "N", "tokens before them, not timed (default 0)");
     cli_add(&a, "rounds", 0, CLI_U32, &b.n_rounds, "N",
             "rounds, of which the median counts (default 3, 32 at most)");
-    cli_add(&a, "ctx", 0, CLI_U32, &b.common.load.ctx_tokens, "N", "context in tokens");
-    cli_add(&a, "threads", 0, CLI_U32, &b.common.load.n_threads, "N", "threads; default: all CPUs");
-    cli_add(&a, "chunk", 0, CLI_U32, &b.common.load.prefill_chunk, "N", "tokens per prefill pass");
+    cli_add_load(&a, &b.common);
+    cli_add_json(&a, &b.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
     if (b.n_rounds < 1 || b.n_rounds > MAX_ROUNDS || b.n_prompt < 1 || b.n_decode < 1 ||
-        b.n_prompt > 1u << 20 || b.n_decode > 1u << 20) {
-        fprintf(stderr, "weir bench: --prompt-tokens and --n may be 1 to 1048576, --rounds 1 to %d\n",
-                MAX_ROUNDS);
-        return CLI_USAGE;
-    }
+        b.n_prompt > MAX_TOKENS || b.n_decode > MAX_TOKENS || b.depth > MAX_TOKENS)
+        return cli_usage("bench",
+                         "--prompt-tokens and --n may be 1 to %d, --depth 0 to the same, --rounds 1 to %d",
+                         MAX_TOKENS, MAX_ROUNDS);
     if (b.budgets.n == 0) b.budgets.bytes[b.budgets.n++] = 0;
-    b.common.model = a.value;
     weir_context *context;
     rc = cli_open(&b.common, &context, &b.model);
     if (rc != CLI_OK) return rc;
-    rc = bench_all(&b, context);
+    rc = bench_model(&b);
     weir_model_close(b.model);
     weir_context_destroy(context);
     return rc;

@@ -3,13 +3,11 @@
  * appended. */
 #include "cli.h"
 
-#include <editline/readline.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_MESSAGES = 512 };
+enum { MAX_MESSAGES = 1024 };
 
 typedef struct chat {
     cli_common common;
@@ -21,52 +19,89 @@ typedef struct chat {
     size_t n_messages;
     int32_t *held; /* tokens in the cache */
     size_t n_held;
-    bool interactive;
+    cli_line *line; /* NULL: lines come through a pipe */
 } chat;
 
 static const char help_text[] = "/help     this text\n"
                                 "/memory   what is held where\n"
                                 "/reset    forget the conversation\n"
                                 "/quit     leave (Ctrl-D too)\n"
-                                "Ctrl-C stops an answer.\n";
+                                "Ctrl-C stops an answer; while you type it empties the line.\n";
 
 static bool print_text(void *arg, const char *text, size_t len)
 {
     (void)arg;
-    return fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0;
+    if (cli_pending_interrupt() != 0) return false;
+    return cli_put(stdout, text, len) && fflush(stdout) == 0;
+}
+
+static bool say(chat *c, const char *role, const char *text)
+{
+    char *copy = strdup(text);
+    if (copy == NULL) return false;
+    c->messages[c->n_messages++] = (weir_message){role, copy};
+    return true;
+}
+
+static void unsay(chat *c)
+{
+    free((void *)(uintptr_t)c->messages[--c->n_messages].content);
 }
 
 static void forget(chat *c)
 {
-    for (size_t i = 0; i < c->n_messages; i++) free((void *)(uintptr_t)c->messages[i].content);
-    c->n_messages = 0;
-    if (c->system != NULL) c->messages[c->n_messages++] = (weir_message){"system", strdup(c->system)};
+    while (c->n_messages > 0) unsay(c);
+    if (c->system != NULL) say(c, "system", c->system);
     weir_session_reset(c->session);
     c->n_held = 0;
 }
 
-static bool hold(chat *c, const int32_t *tokens, size_t n)
+/* Without memory for the list it is forgotten, and the next answer begins with an empty cache. */
+static void hold(chat *c, const int32_t *tokens, size_t n)
 {
-    int32_t *bigger = realloc(c->held, (c->n_held + n + 1) * sizeof *bigger);
-    if (bigger == NULL) return false;
+    if (n == 0) return;
+    int32_t *bigger = realloc(c->held, (c->n_held + n) * sizeof *bigger);
+    if (bigger == NULL) {
+        weir_session_reset(c->session);
+        c->n_held = 0;
+        return;
+    }
     c->held = bigger;
     memcpy(c->held + c->n_held, tokens, n * sizeof *tokens);
     c->n_held += n;
-    return true;
 }
 
 /* Cuts the cache back to what it shares with the tokens of the conversation; gives how many that are. */
 static size_t keep_common(chat *c, const int32_t *ids, size_t n)
 {
     size_t common = 0;
-    while (common < c->n_held && common < n - 1 && c->held[common] == ids[common]) common++;
+    while (common < c->n_held && common + 1 < n && c->held[common] == ids[common]) common++;
     weir_error err;
-    if (common < c->n_held && weir_session_truncate(c->session, (uint32_t)common, &err) != WEIR_OK) {
+    if (common < weir_session_position(c->session) &&
+        weir_session_truncate(c->session, (uint32_t)common, &err) != WEIR_OK) {
         weir_session_reset(c->session);
         common = 0;
     }
     c->n_held = common;
     return common;
+}
+
+/* Takes the answer into the conversation, as far as it came. */
+static int keep_answer(chat *c, const int32_t *ids, size_t n, const weir_result *r)
+{
+    hold(c, ids, n);
+    hold(c, r->tokens, r->n_tokens);
+    size_t position = weir_session_position(c->session);
+    if (position < c->n_held) c->n_held = position;
+    if (!say(c, "assistant", r->text)) return cli_fail("chat", "no memory for the conversation");
+    if (r->stop == WEIR_STOP_LENGTH) fprintf(stderr, "[broken off at the length given by -n]\n");
+    if (r->stop == WEIR_STOP_CONTEXT)
+        fprintf(stderr, "[the context is full: /reset, or start with a larger --ctx]\n");
+    if (r->stop == WEIR_STOP_CALLER || r->stop == WEIR_STOP_CANCELLED) {
+        if (cli_pending_interrupt() == 0) return CLI_FAILED; /* the reader is gone */
+        fprintf(stderr, "[stopped]\n");
+    }
+    return CLI_OK;
 }
 
 static int answer(chat *c)
@@ -75,154 +110,186 @@ static int answer(chat *c)
     int32_t *ids;
     size_t n;
     weir_result result = {.struct_size = sizeof result};
-    if (weir_chat_tokens(c->model, c->messages, 0, c->n_messages, &ids, &n, &err) != WEIR_OK)
+    if (weir_chat_tokens(c->model, c->messages, 0, c->n_messages, &ids, &n, &err) != WEIR_OK) {
+        unsay(c);
         return cli_error("chat", &err);
+    }
     size_t common = keep_common(c, ids, n);
-    cli_catch_interrupt(c->model);
     weir_status status = weir_generate(c->session, ids + common, n - common, &c->generate, &result, &err);
-    signal(SIGINT, SIG_IGN);
+    int rc;
     putchar('\n');
-    int rc = CLI_OK;
-    if (status != WEIR_OK) {
+    fflush(stdout);
+    if (status == WEIR_OK) {
+        rc = keep_answer(c, ids + common, n - common, &result);
+    } else {
         rc = cli_error("chat", &err);
         if (err.code == WEIR_ERR_CONTEXT_FULL)
             fprintf(stderr, "The conversation is full: /reset, or start with a larger --ctx.\n");
         weir_session_reset(c->session);
         c->n_held = 0;
-        free((void *)(uintptr_t)c->messages[--c->n_messages].content);
-    } else {
-        /* The cache holds the prompt and all sampled tokens but the last, as far as the session says. */
-        hold(c, ids + common, n - common);
-        hold(c, result.tokens, result.n_tokens);
-        size_t position = weir_session_position(c->session);
-        if (position < c->n_held) c->n_held = position;
-        c->messages[c->n_messages++] = (weir_message){"assistant", strdup(result.text)};
-        if (result.stop == WEIR_STOP_CANCELLED) fprintf(stderr, "[stopped]\n");
-        if (result.stop == WEIR_STOP_CONTEXT)
-            fprintf(stderr, "[the context is full: /reset, or start with a larger --ctx]\n");
+        unsay(c);
     }
     weir_result_finish(c->model, &result);
     weir_free(c->model, ids);
     return rc;
 }
 
-/* Handles one line; false ends the program. */
+/* One question, with Ctrl-C caught. A program at the end of a pipe is to be ended by it, not only its answer.
+ */
+static int ask(chat *c, const char *question)
+{
+    if (c->n_messages + 2 > MAX_MESSAGES) {
+        fprintf(stderr, "the conversation is too long; /reset begins a new one\n");
+        return CLI_FAILED;
+    }
+    if (!say(c, "user", question)) return cli_fail("chat", "no memory for the conversation");
+    cli_catch_interrupt(c->model, c->line == NULL);
+    int rc = answer(c);
+    int sig = cli_take_interrupt();
+    if (c->line != NULL) {
+        cli_catch_interrupt(NULL, false);
+        return rc > CLI_INTERRUPTED ? CLI_OK : rc;
+    }
+    cli_release_interrupt();
+    return sig != 0 ? CLI_INTERRUPTED + sig : rc;
+}
+
+/* Handles one line; false ends the program. *rc keeps the first failure. */
 static bool handle(chat *c, const char *line, int *rc)
 {
+    int now = CLI_OK;
     if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) return false;
     if (strcmp(line, "/help") == 0) {
         printf("%s", help_text);
     } else if (strcmp(line, "/memory") == 0) {
-        cli_print_memory(stdout, c->model, true);
+        cli_print_memory(stdout, &c->common, c->model);
     } else if (strcmp(line, "/reset") == 0) {
         forget(c);
         printf("forgotten\n");
     } else if (line[0] == '/') {
         printf("there is no %s; /help lists what there is\n", line);
-    } else if (line[0] != 0) {
-        if (c->n_messages + 2 > MAX_MESSAGES) {
-            printf("the conversation is too long; /reset begins a new one\n");
-            return true;
-        }
-        c->messages[c->n_messages++] = (weir_message){"user", strdup(line)};
-        *rc = answer(c);
+    } else if (line[strspn(line, " \t")] != 0) {
+        now = ask(c, line);
     }
-    return true;
+    /* On a terminal a failed answer was seen and talked over; a script learns of it at the end. */
+    if (*rc == CLI_OK && c->line == NULL) *rc = now;
+    return now < CLI_INTERRUPTED && fflush(stdout) == 0;
 }
 
-static void history_path(char *path, size_t size)
+static void make_folders(char *path)
 {
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    path[0] = 0;
-    if (state == NULL && home == NULL) return;
-    if (state != NULL)
-        snprintf(path, size, "%s", state);
-    else
-        snprintf(path, size, "%s/.local/state", home);
-    size_t len = strlen(path);
-    for (char *p = path + 1; p < path + len; p++)
+    for (char *p = path + 1; *p != 0; p++)
         if (*p == '/') {
             *p = 0;
             mkdir(path, 0700);
             *p = '/';
         }
-    mkdir(path, 0700);
-    strncat(path, "/weir_history", size - strlen(path) - 1);
+}
+
+/* Where the XDG base directory specification wants what a program keeps between its runs. */
+static void history_path(char *path, size_t size)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n = 0;
+    if (state != NULL && state[0] == '/')
+        n = snprintf(path, size, "%s/weir_history", state);
+    else if (home != NULL && home[0] == '/')
+        n = snprintf(path, size, "%s/.local/state/weir_history", home);
+    if (n <= 0 || (size_t)n >= size) path[0] = 0;
+    if (path[0] != 0) make_folders(path);
 }
 
 static int talk(chat *c)
 {
-    char path[1024];
     int rc = CLI_OK;
-    history_path(path, sizeof path);
-    if (c->interactive) {
-        rl_initialize();
-        using_history();
-        if (path[0]) read_history(path);
+    if (c->line != NULL) {
         printf("Ask something; /help lists commands.\n");
+        fflush(stdout);
+        cli_catch_interrupt(NULL, false);
+        for (const char *line; (line = cli_line_read(c->line)) != NULL;)
+            if (!handle(c, line, &rc)) return rc;
+        putchar('\n');
+        return rc;
     }
-    signal(SIGINT, SIG_IGN);
-    for (bool go_on = true; go_on;) {
-        char *line = NULL;
-        size_t cap = 0;
-        if (c->interactive) {
-            line = readline("> ");
-            if (line != NULL && line[0] != 0) add_history(line);
-        } else {
-            ssize_t len = getline(&line, &cap, stdin);
-            if (len < 0) {
-                free(line);
-                line = NULL;
-            } else if (len > 0 && line[len - 1] == '\n') {
-                line[len - 1] = 0;
-            }
-        }
-        if (line == NULL) break;
-        go_on = handle(c, line, &rc);
-        free(line);
+    char *line = NULL;
+    size_t cap = 0;
+    for (ssize_t len; (len = getline(&line, &cap, stdin)) >= 0;) {
+        line[strcspn(line, "\r\n")] = 0;
+        if (!handle(c, line, &rc)) break;
     }
-    if (c->interactive && path[0]) write_history(path);
+    free(line);
+    return rc;
+}
+
+/* A model without a chat template is refused before its weights are read. */
+static int check_template(chat *c)
+{
+    weir_error err;
+    weir_message messages[2] = {{"user", "hello"}};
+    int32_t *ids;
+    size_t n;
+    if (c->system != NULL) {
+        messages[1] = messages[0];
+        messages[0] = (weir_message){"system", c->system};
+    }
+    if (weir_chat_tokens(c->model, messages, 0, c->system != NULL ? 2 : 1, &ids, &n, &err) != WEIR_OK)
+        return cli_error("chat", &err);
+    weir_free(c->model, ids);
+    return CLI_OK;
+}
+
+static int converse(chat *c)
+{
+    weir_error err;
+    int rc = check_template(c);
+    if (rc == CLI_OK) {
+        cli_catch_interrupt(c->model, true);
+        rc = cli_load(&c->common, c->model);
+        cli_release_interrupt();
+    }
+    if (rc != CLI_OK) return rc;
+    if (weir_session_create(c->model, &c->session, &err) != WEIR_OK) return cli_error("chat", &err);
+    char path[1024] = "";
+    if (cli_is_terminal(stdin) && cli_is_terminal(stdout)) {
+        history_path(path, sizeof path);
+        c->line = cli_line_create(path);
+    }
+    forget(c);
+    rc = talk(c);
+    cli_line_destroy(c->line);
+    while (c->n_messages > 0) unsay(c);
+    free(c->held);
+    weir_session_destroy(c->session);
     return rc;
 }
 
 int cli_chat(int argc, char **argv)
 {
     static chat c; /* large: the message table */
-    cli_common_init(&c.common);
+    cli_common_init(&c.common, "chat");
     weir_generate_options_init(&c.generate);
+    cli_sampling_init(&c.generate.sampling);
     c.generate.max_tokens = 1024;
-    cli_args a = {.command = "chat", .summary = "Talks with a model."};
+    cli_args a = {.command = "chat",
+                  .summary = "Talks with a model, on a terminal or line by line through a pipe."};
     cli_add_model(&a, &c.common);
     cli_add(&a, "system", 0, CLI_TEXT, &c.system, "TEXT", "a system message");
     cli_add(&a, "n", 'n', CLI_U32, &c.generate.max_tokens, "N", "most tokens of an answer (default 1024)");
+    cli_add_mem(&a, &c.common);
     cli_add_load(&a, &c.common);
     cli_add_sampling(&a, &c.generate.sampling);
+    cli_add_report(&a, &c.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
-    c.interactive = cli_is_terminal(stdin) && cli_is_terminal(stdout);
+    rc = cli_check_sampling("chat", &c.generate.sampling);
+    if (rc != CLI_OK) return rc;
     c.generate.on_text = print_text;
     weir_context *context;
     rc = cli_open(&c.common, &context, &c.model);
     if (rc != CLI_OK) return rc;
-    weir_error err;
-    weir_message probe = {"user", "hello"};
-    int32_t *ids;
-    size_t n;
-    if (weir_chat_tokens(c.model, &probe, 0, 1, &ids, &n, &err) != WEIR_OK) {
-        rc = cli_error("chat", &err);
-    } else {
-        weir_free(c.model, ids);
-        rc = cli_load(&c.common, c.model);
-        if (rc == CLI_OK && weir_session_create(c.model, &c.session, &err) != WEIR_OK)
-            rc = cli_error("chat", &err);
-        if (rc == CLI_OK) {
-            forget(&c);
-            rc = talk(&c);
-            for (size_t i = 0; i < c.n_messages; i++) free((void *)(uintptr_t)c.messages[i].content);
-            free(c.held);
-        }
-        weir_session_destroy(c.session);
-    }
+    rc = converse(&c);
+    if (rc == CLI_OK && c.common.profile) cli_print_profile(stderr, c.model);
+    if (rc == CLI_OK && !c.common.quiet) cli_print_memory(stderr, &c.common, c.model);
     weir_model_close(c.model);
     weir_context_destroy(context);
     return rc;

@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-static void print_text(const weir_model *m, const weir_model_info *info, bool all)
+static void print_info(const weir_model_info *info)
 {
-    char a[32], b[32], value[256];
-    const char *key, *type;
-    printf("%s, %s%s%s\n", info->format, info->architecture, info->name[0] ? ": " : "", info->name);
+    char a[32], b[32], line[256];
+    printf("%s, %s%s%s\n", info->format, info->architecture, info->name[0] ? ": " : "",
+           cli_line_text(info->name, line, sizeof line));
     printf("  %llu parameters, weights %s (mostly %s), %u file%s of %s\n", (unsigned long long)info->n_params,
            weir_size_text(info->weight_bytes, a), info->type, info->n_files, info->n_files == 1 ? "" : "s",
            weir_size_text(info->file_bytes, b));
@@ -18,35 +18,50 @@ static void print_text(const weir_model *m, const weir_model_info *info, bool al
     if (info->window) printf(", sliding window %u", info->window);
     printf("; head %s; tokenizer %s; chat template %s\n",
            info->tied_head ? "tied to the embedding" : "of its own",
-           info->tokenizer[0] ? info->tokenizer : "none",
+           info->tokenizer[0] ? cli_line_text(info->tokenizer, line, sizeof line) : "none",
            info->chat_template[0] ? info->chat_template : "none");
-    printf("  smallest working set of the weights: %s\n\nmetadata\n",
-           weir_size_text(info->smallest_bytes, a));
-    for (size_t i = 0; weir_model_value(m, i, &key, &type, value, sizeof value); i++) {
-        for (char *p = value; *p != 0; p++)
-            if ((unsigned char)*p < 32 || *p == 127) *p = ' ';
-        printf("  %-44s %-7s %s\n", key, type, value);
-    }
+    printf("  smallest working set of the weights: %s\n", weir_size_text(info->smallest_bytes, a));
+}
+
+static void print_values(const weir_model *m)
+{
+    char value[256], line[256], name[256];
+    const char *key, *type;
+    printf("\nmetadata\n");
+    for (size_t i = 0; weir_model_value(m, i, &key, &type, value, sizeof value); i++)
+        printf("  %-44s %-7s %s\n", cli_line_text(key, name, sizeof name), type,
+               cli_line_text(value, line, sizeof line));
+}
+
+static void print_units(const weir_model *m)
+{
+    char a[32], b[32], line[64];
     weir_unit_info unit;
     printf("\nunits\n");
     for (size_t i = 0; weir_model_unit(m, i, &unit); i++)
-        printf("  %-16s %3u weights %12s, of which may stream %12s\n", unit.name, unit.n_weights,
-               weir_size_text(unit.bytes, a), weir_size_text(unit.streamable_bytes, b));
+        printf("  %-16s %3u weights %12s, of which may stream %12s\n",
+               cli_line_text(unit.name, line, sizeof line), unit.n_weights, weir_size_text(unit.bytes, a),
+               weir_size_text(unit.streamable_bytes, b));
+}
+
+static void print_tensors(const weir_model *m, bool all)
+{
+    enum { FIRST = 24 };
+    char a[32], name[256];
     weir_tensor_info t;
-    size_t shown = 0, total = 0;
+    size_t n = 0;
     printf("\ntensors\n");
-    for (; weir_model_tensor(m, total, &t); total++) {
-        if (!all && shown >= 24) continue;
-        shown++;
+    for (; weir_model_tensor(m, n, &t); n++) {
+        if (!all && n >= FIRST) continue;
         char dims[96];
         int len = 0;
         for (uint32_t d = 0; d < t.n_dims && len >= 0 && (size_t)len < sizeof dims; d++)
             len += snprintf(dims + len, sizeof dims - (size_t)len, "%s%llu", d ? " x " : "",
                             (unsigned long long)t.dims[d]);
-        printf("  %-36s %-7s %-20s offset %12llu %12s\n", t.name, t.type, dims, (unsigned long long)t.offset,
-               weir_size_text(t.bytes, a));
+        printf("  %-36s %-7s %-20s offset %12llu %12s\n", cli_line_text(t.name, name, sizeof name), t.type,
+               dims, (unsigned long long)t.offset, weir_size_text(t.bytes, a));
     }
-    if (shown < total) printf("  ... and %zu more (--all shows them)\n", total - shown);
+    if (!all && n > FIRST) printf("  ... and %zu more (--all shows them)\n", n - FIRST);
 }
 
 static json_t *tensors_json(const weir_model *m)
@@ -60,6 +75,7 @@ static json_t *tensors_json(const weir_model *m)
         json_t *j = json_pack("{s:s,s:o,s:I,s:I}", "type", t.type, "dims", dims, "offset",
                               (json_int_t)t.offset, "bytes", (json_int_t)t.bytes);
         json_object_set_new(j, "name", cli_json_text(t.name, strlen(t.name)));
+        json_object_set_new(j, "file", cli_json_text(t.file, strlen(t.file)));
         json_array_append_new(list, j);
     }
     return list;
@@ -74,10 +90,10 @@ static int print_json(const weir_model *m, const weir_model_info *info)
         json_object_set_new(values, key, cli_json_text(value, strlen(value)));
     weir_unit_info unit;
     for (size_t i = 0; weir_model_unit(m, i, &unit); i++)
-        json_array_append_new(units,
-                              json_pack("{s:s,s:I,s:I,s:i}", "name", unit.name, "bytes",
-                                        (json_int_t)unit.bytes, "streamable_bytes",
-                                        (json_int_t)unit.streamable_bytes, "weights", (int)unit.n_weights));
+        json_array_append_new(
+            units, json_pack("{s:s,s:I,s:I,s:I,s:i}", "name", unit.name, "bytes", (json_int_t)unit.bytes,
+                             "streamable_bytes", (json_int_t)unit.streamable_bytes, "resident_bytes",
+                             (json_int_t)unit.resident_bytes, "weights", (int)unit.n_weights));
     json_t *j =
         json_pack("{s:s,s:s,s:I,s:I,s:I,s:s}", "format", info->format, "architecture", info->architecture,
                   "parameters", (json_int_t)info->n_params, "file_bytes", (json_int_t)info->file_bytes,
@@ -86,7 +102,8 @@ static int print_json(const weir_model *m, const weir_model_info *info)
     const struct {
         const char *name;
         uint64_t value;
-    } numbers[] = {{"layers", info->n_layers},
+    } numbers[] = {{"files", info->n_files},
+                   {"layers", info->n_layers},
                    {"hidden", info->hidden},
                    {"ffn", info->ffn},
                    {"heads", info->n_heads},
@@ -99,7 +116,7 @@ static int print_json(const weir_model *m, const weir_model_info *info)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(j, numbers[i].name, json_integer((json_int_t)numbers[i].value));
     json_object_set_new(j, "tied_head", json_boolean(info->tied_head));
-    json_object_set_new(j, "tokenizer", json_string(info->tokenizer));
+    json_object_set_new(j, "tokenizer", cli_json_text(info->tokenizer, strlen(info->tokenizer)));
     json_object_set_new(j, "chat_template", json_string(info->chat_template));
     json_object_set_new(j, "metadata", values);
     json_object_set_new(j, "units", units);
@@ -111,15 +128,15 @@ int cli_inspect(int argc, char **argv)
 {
     cli_common c;
     bool all = false;
-    cli_common_init(&c);
+    cli_common_init(&c, "inspect");
     cli_args a = {.command = "inspect",
                   .operand = "FILE",
                   .summary = "Shows what a model file holds; reads headers only."};
     cli_add_model(&a, &c);
+    cli_add_json(&a, &c);
     cli_add(&a, "all", 0, CLI_FLAG, &all, NULL, "every tensor");
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
-    c.model = a.value;
     weir_context *context;
     weir_model *model;
     rc = cli_open(&c, &context, &model);
@@ -130,8 +147,12 @@ int cli_inspect(int argc, char **argv)
         rc = cli_error("inspect", &err);
     else if (c.json)
         rc = print_json(model, &info);
-    else
-        print_text(model, &info, all);
+    else {
+        print_info(&info);
+        print_values(model);
+        print_units(model);
+        print_tensors(model, all);
+    }
     weir_model_close(model);
     weir_context_destroy(context);
     return rc;

@@ -1,6 +1,7 @@
 /* The program `weir`: finds the command and hands it its arguments. */
 #include "cli.h"
 
+#include <errno.h>
 #include <locale.h>
 #include <signal.h>
 #include <string.h>
@@ -29,9 +30,18 @@ static void print_help(FILE *f)
                "usage: weir COMMAND [options]      weir COMMAND --help\n\n");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fprintf(
-        f,
-        "\nSizes carry their unit: 64MiB, 2GB. Every command takes --help; those that report take --json.\n");
+    fprintf(f, "\nSizes carry their unit: 64MiB, 2GB. Every command takes --help; those that report take\n"
+               "--json. weir --version gives the version. All of it stands in weir(1).\n");
+}
+
+/* A report that did not reach its reader is no success: a full disk, a closed pipe. */
+static int finish(int rc)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return rc;
+    fprintf(stderr, "weir: standard output could not be written%s%s\n", errno != 0 ? ": " : "",
+            errno != 0 ? strerror(errno) : "");
+    return rc == CLI_OK ? CLI_FAILED : rc;
 }
 
 int main(int argc, char **argv)
@@ -45,14 +55,13 @@ int main(int argc, char **argv)
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);
-        return CLI_OK;
+        return finish(CLI_OK);
     }
     if (strcmp(name, "--version") == 0) {
         printf("weir %s\n", WEIR_VERSION);
-        return CLI_OK;
+        return finish(CLI_OK);
     }
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
-    fprintf(stderr, "weir: there is no command '%s'; see weir --help\n", name);
-    return CLI_USAGE;
+        if (strcmp(name, commands[i].name) == 0) return finish(commands[i].run(argc - 2, argv + 2));
+    return cli_usage("", "there is no command '%s'; see weir --help", name);
 }

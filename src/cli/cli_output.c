@@ -1,8 +1,8 @@
-/* Reports for people and for scripts. */
+/* Reports for people. */
 #include "cli.h"
 
-#include <string.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 bool cli_is_terminal(FILE *f)
@@ -33,151 +33,127 @@ void cli_progress_end(void)
     bar_open = false;
 }
 
-void cli_print_memory(FILE *f, const weir_model *m, bool verbose)
+/* Length of the control character at p (n bytes left), 0 for any other. C1 controls are two bytes of UTF-8.
+ */
+static size_t control_character(const char *p, size_t n)
+{
+    unsigned char c = (unsigned char)p[0];
+    if (c < 32 || c == 127) return 1;
+    return c == 0xc2 && n > 1 && (unsigned char)p[1] >= 0x80 && (unsigned char)p[1] < 0xa0 ? 2 : 0;
+}
+
+bool cli_put(FILE *f, const char *text, size_t len)
+{
+    if (!cli_is_terminal(f)) return fwrite(text, 1, len, f) == len;
+    for (size_t i = 0, from = 0; i <= len;) {
+        size_t skip =
+            i < len && text[i] != '\n' && text[i] != '\t' ? control_character(text + i, len - i) : 0;
+        if (skip > 0 || i == len) {
+            if (fwrite(text + from, 1, i - from, f) != i - from) return false;
+            from = i + skip;
+        }
+        i += skip > 0 ? skip : 1;
+    }
+    return true;
+}
+
+const char *cli_line_text(const char *text, char *buf, size_t size)
+{
+    size_t n = strlen(text), at = 0;
+    for (size_t i = 0; i < n && at + 1 < size;) {
+        size_t skip = control_character(text + i, n - i);
+        buf[at++] = skip > 0 ? ' ' : text[i];
+        i += skip > 0 ? skip : 1;
+    }
+    buf[at] = 0;
+    return buf;
+}
+
+static bool has_prefix(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+void cli_room_read(const cli_common *c, const weir_memory_report *r, cli_room *out)
+{
+    weir_machine machine = {.struct_size = sizeof machine};
+    weir_error err;
+    uint64_t others = 0;
+    *out = (cli_room){0};
+    for (uint32_t i = 0; i < r->n_accounts; i++) {
+        const weir_account *a = &r->accounts[i];
+        if (strcmp(a->tag, "kv") == 0 || strcmp(a->tag, "activations") == 0 ||
+            strcmp(a->tag, "workspace") == 0 || strcmp(a->tag, "io") == 0)
+            out->working_bytes += a->planned_bytes;
+        else if (!has_prefix(a->tag, "weights."))
+            others += a->planned_bytes;
+    }
+    /* A budget that the user gave is all for the run; the default one has left something to others. */
+    if (c->load.mem_bytes == 0 && weir_machine_read(c->context, &machine, &err) == WEIR_OK)
+        out->reserve_bytes = machine.reserve_bytes;
+    uint64_t all = r->budget_bytes + out->reserve_bytes;
+    out->free_bytes = all > others ? all - others : 0;
+}
+
+static void print_accounts(FILE *f, const weir_memory_report *r)
+{
+    char a[32], b[32], c[32];
+    fprintf(f, "  %-18s %12s %12s %12s\n", "account", "planned", "now", "peak");
+    for (uint32_t i = 0; i < r->n_accounts; i++)
+        fprintf(f, "  %-18s %12s %12s %12s\n", r->accounts[i].tag,
+                weir_size_text(r->accounts[i].planned_bytes, a), weir_size_text(r->accounts[i].bytes, b),
+                weir_size_text(r->accounts[i].peak_bytes, c));
+    fprintf(f, "  activations share their memory, which saves %s\n", weir_size_text(r->arena_saved_bytes, a));
+    fprintf(f, "process  resident %s, its share of what is shared %s, anonymous %s\n",
+            weir_size_text(r->rss_bytes, a), weir_size_text(r->pss_bytes, b),
+            weir_size_text(r->anon_bytes, c));
+}
+
+void cli_print_memory(FILE *f, const cli_common *common, const weir_model *m)
 {
     weir_memory_report r = {.struct_size = sizeof r};
     weir_error err;
     if (weir_model_memory(m, &r, &err) != WEIR_OK) {
-        fprintf(f, "memory: %s\n", err.message);
+        fprintf(f, "memory   %s\n", err.message);
         return;
     }
+    cli_room room;
+    cli_room_read(common, &r, &room);
     char a[32], b[32], c[32], d[32];
-    fprintf(f, "memory  budget %s, planned peak %s, measured peak %s\n", weir_size_text(r.budget_bytes, a),
+    fprintf(f, "memory   budget %s%s, planned peak %s, measured peak %s\n", weir_size_text(r.budget_bytes, a),
+            common->load.mem_bytes == 0 ? " (what the machine leaves)" : "",
             weir_size_text(r.planned_peak_bytes, b), weir_size_text(r.peak_bytes, c));
-    fprintf(f, "weights %s: %s stay, %s stream%s%s\n", weir_size_text(r.size_bytes, a),
-            weir_size_text(r.loaded_bytes, b), weir_size_text(r.streamed_bytes, c),
-            r.reason[0] ? "; reason: " : "", r.reason);
+    fprintf(f, "weights  %s: %s stay, %s stream", weir_size_text(r.size_bytes, a),
+            weir_size_text(r.loaded_bytes, b), weir_size_text(r.streamed_bytes, c));
+    if (r.reason[0] != 0)
+        fprintf(f, " (%s: %s free, %s to work in, %s in reserve)", r.reason,
+                weir_size_text(room.free_bytes, a), weir_size_text(room.working_bytes, b),
+                weir_size_text(room.reserve_bytes, d));
+    fputc('\n', f);
     if (r.streamed_bytes > 0)
-        fprintf(f, "storage %s read (%s), computation waited %.2f s\n", weir_size_text(r.read_bytes, d),
+        fprintf(f, "storage  %s read (%s), computation waited %.2f s\n", weir_size_text(r.read_bytes, d),
                 r.reader, r.wait_seconds);
-    if (!verbose) return;
-    fprintf(f, "%-18s %12s %12s %12s\n", "account", "planned", "now", "peak");
-    for (uint32_t i = 0; i < r.n_accounts; i++)
-        fprintf(f, "%-18s %12s %12s %12s\n", r.accounts[i].tag,
-                weir_size_text(r.accounts[i].planned_bytes, a), weir_size_text(r.accounts[i].bytes, b),
-                weir_size_text(r.accounts[i].peak_bytes, c));
-    fprintf(f, "activations share memory: %s saved\n", weir_size_text(r.arena_saved_bytes, a));
-    fprintf(f, "process: RSS %s, PSS %s, anonymous %s\n", weir_size_text(r.rss_bytes, a),
-            weir_size_text(r.pss_bytes, b), weir_size_text(r.anon_bytes, c));
+    print_accounts(f, &r);
 }
 
 void cli_print_profile(FILE *f, const weir_model *m)
 {
     weir_phase p;
+    weir_memory_report r = {.struct_size = sizeof r};
+    weir_error err;
     char a[32], b[32], c[32];
-    fprintf(f, "%-12s %10s %10s %8s %12s %12s %12s\n", "phase", "seconds", "waited", "ops", "weights",
-            "streamed", "peak live");
+    fprintf(f, "profile\n  %-12s %10s %10s %8s %12s %12s %12s\n", "phase", "seconds", "waited", "ops",
+            "weights", "streamed", "peak live");
     for (size_t i = 0; weir_profile_phase(m, i, &p); i++)
-        fprintf(f, "%-12s %10.3f %10.3f %8llu %12s %12s %12s\n", p.name, p.seconds, p.wait_seconds,
+        fprintf(f, "  %-12s %10.3f %10.3f %8llu %12s %12s %12s\n", p.name, p.seconds, p.wait_seconds,
                 (unsigned long long)p.n_ops, weir_size_text(p.weight_bytes, a),
                 weir_size_text(p.streamed_bytes, b), weir_size_text(p.peak_live_bytes, c));
     const char *name;
     double seconds;
     uint64_t count;
+    fprintf(f, "  %-12s %10s %10s\n", "operation", "seconds", "times");
     for (size_t i = 0; weir_profile_op(m, i, &name, &seconds, &count); i++)
-        if (count > 0) fprintf(f, "  %-12s %8.3f s %10llu times\n", name, seconds, (unsigned long long)count);
-}
-
-json_t *cli_json_memory(const weir_model *m)
-{
-    weir_memory_report r = {.struct_size = sizeof r};
-    weir_error err;
-    if (weir_model_memory(m, &r, &err) != WEIR_OK) return json_pack("{s:s}", "error", err.message);
-    json_t *accounts = json_object();
-    for (uint32_t i = 0; i < r.n_accounts; i++)
-        json_object_set_new(
-            accounts, r.accounts[i].tag,
-            json_pack("{s:I,s:I,s:I}", "planned_bytes", (json_int_t)r.accounts[i].planned_bytes, "bytes",
-                      (json_int_t)r.accounts[i].bytes, "peak_bytes", (json_int_t)r.accounts[i].peak_bytes));
-    json_t *j = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "budget_bytes", (json_int_t)r.budget_bytes,
-                          "planned_peak_bytes", (json_int_t)r.planned_peak_bytes, "peak_bytes",
-                          (json_int_t)r.peak_bytes, "rss_bytes", (json_int_t)r.rss_bytes, "pss_bytes",
-                          (json_int_t)r.pss_bytes, "anon_bytes", (json_int_t)r.anon_bytes);
-    json_object_set_new(j, "size_mb", json_real((double)r.size_bytes / 1e6));
-    json_object_set_new(j, "loaded_mb", json_real((double)r.loaded_bytes / 1e6));
-    json_object_set_new(j, "streamed_mb", json_real((double)r.streamed_bytes / 1e6));
-    json_object_set_new(j, "reason", json_string(r.reason));
-    json_object_set_new(j, "read_bytes", json_integer((json_int_t)r.read_bytes));
-    json_object_set_new(j, "misses", json_integer((json_int_t)r.n_misses));
-    json_object_set_new(j, "wait_seconds", json_real(r.wait_seconds));
-    json_object_set_new(j, "load_seconds", json_real(r.load_seconds));
-    json_object_set_new(j, "load_bytes", json_integer((json_int_t)r.load_bytes));
-    json_object_set_new(j, "arena_saved_mib", json_real((double)r.arena_saved_bytes / 1048576.0));
-    json_object_set_new(j, "ledger_bytes", json_integer((json_int_t)r.ledger_bytes));
-    json_object_set_new(j, "ledger_peak_bytes", json_integer((json_int_t)r.ledger_peak_bytes));
-    json_object_set_new(j, "reader", json_string(r.reader));
-    json_object_set_new(j, "accounts", accounts);
-    return j;
-}
-
-json_t *cli_json_profile(const weir_model *m)
-{
-    json_t *phases = json_array(), *ops = json_object();
-    weir_phase p;
-    for (size_t i = 0; weir_profile_phase(m, i, &p); i++)
-        json_array_append_new(
-            phases, json_pack("{s:s,s:f,s:f,s:I,s:I,s:I,s:I}", "name", p.name, "seconds", p.seconds,
-                              "wait_seconds", p.wait_seconds, "ops", (json_int_t)p.n_ops, "weight_bytes",
-                              (json_int_t)p.weight_bytes, "streamed_bytes", (json_int_t)p.streamed_bytes,
-                              "peak_live_bytes", (json_int_t)p.peak_live_bytes));
-    const char *name;
-    double seconds;
-    uint64_t count;
-    for (size_t i = 0; weir_profile_op(m, i, &name, &seconds, &count); i++)
-        json_object_set_new(ops, name,
-                            json_pack("{s:f,s:I}", "seconds", seconds, "count", (json_int_t)count));
-    return json_pack("{s:o,s:o}", "phases", phases, "ops", ops);
-}
-
-json_t *cli_json_hash(uint64_t hash)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_string(text);
-}
-
-/* Length of the valid UTF-8 sequence at p (n bytes left), 0 where there is none. */
-static size_t utf8_sequence(const unsigned char *p, size_t n)
-{
-    size_t len = p[0] < 0x80                   ? 1
-                 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2
-                 : (p[0] & 0xf0) == 0xe0       ? 3
-                 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4
-                                               : 0;
-    if (len == 0 || len > n) return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    bool bad = (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-               (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f);
-    return bad ? 0 : len;
-}
-
-json_t *cli_json_text(const char *text, size_t len)
-{
-    json_t *j = json_stringn(text, len);
-    if (j != NULL) return j;
-    char *buf = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&buf, &size);
-    if (f == NULL) return json_string("");
-    for (size_t i = 0; i < len;) {
-        size_t n = utf8_sequence((const unsigned char *)text + i, len - i);
-        if (n > 0)
-            fwrite(text + i, 1, n, f);
-        else
-            fputs("\xef\xbf\xbd", f);
-        i += n > 0 ? n : 1;
-    }
-    fclose(f);
-    j = json_stringn(buf, size);
-    free(buf);
-    return j != NULL ? j : json_string("");
-}
-
-int cli_json_print(json_t *root)
-{
-    int rc = json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    putchar('\n');
-    json_decref(root);
-    return rc == 0 && fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
+        fprintf(f, "  %-12s %10.3f %10llu\n", name, seconds, (unsigned long long)count);
+    if (weir_model_memory(m, &r, &err) == WEIR_OK)
+        fprintf(f, "  allocated in all: %s\n", weir_size_text(r.ledger_peak_bytes, a));
 }

@@ -4,95 +4,101 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The options of a model that is made up. */
+static void add_synth(cli_args *a, weir_synth_options *o)
+{
+    cli_add(a, "arch", 0, CLI_TEXT, &o->arch, "NAME", "llama (default), qwen2, qwen3 or gemma3");
+    cli_add(a, "type", 0, CLI_TEXT, &o->type, "TYPE",
+            "weight type: F32, F16, BF16, Q8_0 (default), Q4_0, Q4_K, Q4_K_M, ...");
+    cli_add(a, "hidden", 0, CLI_U32, &o->hidden, "N", "width (default 256)");
+    cli_add(a, "layers", 0, CLI_U32, &o->n_layers, "N", "layers (default 4)");
+    cli_add(a, "heads", 0, CLI_U32, &o->n_heads, "N", "query heads (default 4)");
+    cli_add(a, "kv-heads", 0, CLI_U32, &o->n_kv_heads, "N", "key-value heads (default 2)");
+    cli_add(a, "head-dim", 0, CLI_U32, &o->head_dim, "N", "head dimension (default: width / heads)");
+    cli_add(a, "ffn", 0, CLI_U32, &o->ffn, "N", "feed-forward width (default 512)");
+    cli_add(a, "vocab", 0, CLI_U32, &o->n_vocab, "N", "tokens, 259 at least (default 1024)");
+    cli_add(a, "ctx", 0, CLI_U32, &o->ctx_tokens, "N", "context it claims to be trained on (default 2048)");
+    cli_add(a, "window", 0, CLI_U32, &o->window, "N", "gemma3: sliding window (default 512)");
+    cli_add(a, "softcap", 0, CLI_F32, &o->softcap, "X",
+            "gemma3: soft cap of scores and logits; 0 (default): none");
+    cli_add(a, "rope-scaling", 0, CLI_TEXT, &o->rope_scaling, "KIND", "linear, llama3 or yarn");
+    cli_add(a, "safetensors", 0, CLI_FLAG, &o->safetensors, NULL, "write a folder in Hugging Face's layout");
+    cli_add(a, "seed", 0, CLI_U64, &o->seed, "N", "seed of the weights (default 1)");
+}
+
 int cli_synth(int argc, char **argv)
 {
     cli_common c;
     weir_synth_options o;
     const char *path = NULL;
     bool tied = false, untied = false;
-    cli_common_init(&c);
+    cli_common_init(&c, "synth");
     weir_synth_options_init(&o);
     cli_args a = {.command = "synth",
                   .summary = "Writes a model with seeded random weights and a working tokenizer."};
-    cli_add(&a, "arch", 0, CLI_TEXT, &o.arch, "NAME", "llama, qwen2, qwen3 or gemma3");
-    cli_add(&a, "type", 0, CLI_TEXT, &o.type, "TYPE",
-            "weight type: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q4_K_M, ...");
-    cli_add(&a, "hidden", 0, CLI_U32, &o.hidden, "N", "width (default 256)");
-    cli_add(&a, "layers", 0, CLI_U32, &o.n_layers, "N", "layers (default 4)");
-    cli_add(&a, "heads", 0, CLI_U32, &o.n_heads, "N", "query heads (default 4)");
-    cli_add(&a, "kv-heads", 0, CLI_U32, &o.n_kv_heads, "N", "key-value heads (default 2)");
-    cli_add(&a, "head-dim", 0, CLI_U32, &o.head_dim, "N", "head dimension (default hidden / heads)");
-    cli_add(&a, "ffn", 0, CLI_U32, &o.ffn, "N", "feed-forward width (default 512)");
-    cli_add(&a, "vocab", 0, CLI_U32, &o.n_vocab, "N", "tokens, 259 at least (default 1024)");
-    cli_add(&a, "ctx", 0, CLI_U32, &o.ctx_tokens, "N", "trained context (default 2048)");
-    cli_add(&a, "window", 0, CLI_U32, &o.window, "N", "gemma3: sliding window (default 512)");
-    cli_add(&a, "softcap", 0, CLI_F32, &o.softcap, "X", "gemma3: soft cap of scores and logits; 0: none");
-    cli_add(&a, "rope-scaling", 0, CLI_TEXT, &o.rope_scaling, "KIND", "linear, llama3 or yarn");
+    add_synth(&a, &o);
     cli_add(&a, "tied", 0, CLI_FLAG, &tied, NULL, "the head is the embedding table");
     cli_add(&a, "untied", 0, CLI_FLAG, &untied, NULL, "the head is a matrix of its own");
-    cli_add(&a, "safetensors", 0, CLI_FLAG, &o.safetensors, NULL, "write a folder in Hugging Face's layout");
-    cli_add(&a, "seed", 0, CLI_U64, &o.seed, "N", "seed (default 1)");
     cli_add(&a, "output", 'o', CLI_TEXT, &path, "FILE", "where to write");
+    cli_add(&a, "quiet", 0, CLI_FLAG, &c.quiet, NULL, "no progress");
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
-    if (path == NULL || (tied && untied)) {
-        fprintf(stderr, path == NULL ? "weir synth: no output is given; use -o FILE\n"
-                                     : "weir synth: --tied and --untied exclude each other\n");
-        return CLI_USAGE;
-    }
+    if (path == NULL) return cli_usage("synth", "no output is given; use -o FILE");
+    if (tied && untied) return cli_usage("synth", "--tied and --untied exclude each other");
     o.tied_given = tied || untied;
     o.tied = tied;
-    o.progress = cli_progress;
-    o.progress_arg = (void *)"writing";
+    o.progress = c.quiet ? NULL : cli_progress;
+    o.progress_arg = (void *)(uintptr_t) "writing";
     weir_context *context;
     rc = cli_context(&c, &context);
     if (rc != CLI_OK) return rc;
     weir_error err;
     weir_status status = weir_synth(context, &o, path, &err);
     cli_progress_end();
-    if (status != WEIR_OK)
-        rc = err.code == WEIR_ERR_INVALID_ARGUMENT ? (cli_error("synth", &err), CLI_USAGE)
-                                                   : cli_error("synth", &err);
+    if (status != WEIR_OK) rc = cli_error("synth", &err);
     weir_context_destroy(context);
     return rc;
+}
+
+static int print_tokens(const cli_common *c, const int32_t *ids, size_t n)
+{
+    if (c->json) {
+        json_t *tokens = json_array();
+        for (size_t i = 0; i < n; i++) json_array_append_new(tokens, json_integer(ids[i]));
+        return cli_json_print(json_pack("{s:o}", "tokens", tokens));
+    }
+    for (size_t i = 0; i < n; i++) printf("%s%d", i ? " " : "", ids[i]);
+    putchar('\n');
+    return CLI_OK;
 }
 
 int cli_tokenize(int argc, char **argv)
 {
     cli_common c;
     bool special = false, bos = false;
-    cli_common_init(&c);
+    cli_common_init(&c, "tokenize");
     cli_args a = {.command = "tokenize", .summary = "Text on standard input, token ids on standard output."};
     cli_add_model(&a, &c);
     cli_add(&a, "special", 0, CLI_FLAG, &special, NULL, "parse special tokens in the text");
     cli_add(&a, "bos", 0, CLI_FLAG, &bos, NULL, "put the beginning-of-text token in front");
+    cli_add_json(&a, &c);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
     weir_context *context;
     weir_model *model;
     rc = cli_open(&c, &context, &model);
     if (rc != CLI_OK) return rc;
-    /* Bytes of standard input, NULs included. */
-    size_t len = 0, cap = 1 << 16;
-    char *text = malloc(cap);
-    for (size_t got; text != NULL && (got = fread(text + len, 1, cap - len, stdin)) > 0;) {
-        len += got;
-        if (len == cap) text = realloc(text, cap *= 2);
-    }
+    size_t len = 0, n = 0;
+    char *text = cli_read_input("tokenize", &len);
     int32_t *ids = NULL;
-    size_t n = 0;
     weir_error err;
     int flags = (special ? WEIR_TOKENIZE_SPECIAL : 0) | (bos ? WEIR_TOKENIZE_BOS : 0);
-    if (text == NULL || weir_tokenize(model, text, len, flags, &ids, &n, &err) != WEIR_OK) {
-        rc = text == NULL ? CLI_FAILED : cli_error("tokenize", &err);
-    } else if (c.json) {
-        json_t *tokens = json_array();
-        for (size_t i = 0; i < n; i++) json_array_append_new(tokens, json_integer(ids[i]));
-        rc = cli_json_print(json_pack("{s:o}", "tokens", tokens));
-    } else {
-        for (size_t i = 0; i < n; i++) printf("%s%d", i ? " " : "", ids[i]);
-        putchar('\n');
-    }
+    if (text == NULL)
+        rc = CLI_FAILED;
+    else if (weir_tokenize(model, text, len, flags, &ids, &n, &err) != WEIR_OK)
+        rc = cli_error("tokenize", &err);
+    else
+        rc = print_tokens(&c, ids, n);
     free(text);
     weir_free(model, ids);
     weir_model_close(model);
@@ -143,7 +149,7 @@ static int print_plan_json(const weir_plan *p)
                    {"weight_bytes_per_pass", p->weight_bytes_per_pass},
                    {"macs_per_token", p->macs_per_token}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(j, numbers[i].name, json_integer((json_int_t)numbers[i].value));
+        json_object_set_new(j, numbers[i].name, cli_json_u64(numbers[i].value));
     json_object_set_new(j, "fits", json_boolean(p->fits));
     json_object_set_new(j, "budget_is_default", json_boolean(p->budget_is_default));
     json_object_set_new(j, "accounts", accounts);
@@ -153,17 +159,18 @@ static int print_plan_json(const weir_plan *p)
 int cli_plan(int argc, char **argv)
 {
     cli_common c;
-    cli_common_init(&c);
+    cli_common_init(&c, "plan");
     cli_args a = {.command = "plan",
                   .operand = "FILE",
                   .summary =
                       "Says what a budget would hold; nothing is loaded. Exit 1 when it does not fit."};
     cli_add_model(&a, &c);
+    cli_add_mem(&a, &c);
     cli_add_load(&a, &c);
+    cli_add_json(&a, &c);
     cli_add(&a, "sessions", 0, CLI_U32, &c.load.n_sessions, "N", "conversations at once (default 1)");
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
-    c.model = a.value;
     weir_context *context;
     weir_model *model;
     rc = cli_open(&c, &context, &model);
@@ -202,13 +209,52 @@ static void print_machine(const weir_machine *m)
            weir_size_text(m->reserve_bytes, a), weir_size_text(m->default_budget_bytes, b));
 }
 
+static int print_machine_json(const weir_context *context, const weir_machine *m)
+{
+    const char *name, *value, *source, *help;
+    json_t *settings = json_object(), *sets = json_array();
+    for (size_t i = 0; weir_context_setting(context, i, &name, &value, &source, &help); i++)
+        json_object_set_new(settings, name,
+                            json_pack("{s:o,s:s,s:s}", "value", cli_json_text(value, strlen(value)), "source",
+                                      source, "help", help));
+    for (size_t i = 0; m->cpu_sets[i] != NULL; i++) json_array_append_new(sets, json_string(m->cpu_sets[i]));
+    bool limited = m->cgroup_limit_bytes != UINT64_MAX;
+    json_t *j = json_pack("{s:s,s:i,s:o,s:s,s:s}", "version", WEIR_VERSION, "cpus", (int)m->n_cpus,
+                          "cpu_sets", sets, "cpu_set", m->cpu_set, "memory_mode", "auto");
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } sizes[] = {{"total_bytes", m->total_bytes},
+                 {"available_bytes", m->available_bytes},
+                 {"reserve_bytes", m->reserve_bytes},
+                 {"default_budget_bytes", m->default_budget_bytes}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        json_object_set_new(j, sizes[i].name, cli_json_u64(sizes[i].bytes));
+    json_object_set_new(j, "cgroup_version", json_integer(m->cgroup_version));
+    json_object_set_new(j, "cgroup_limit_bytes", limited ? cli_json_u64(m->cgroup_limit_bytes) : json_null());
+    json_object_set_new(j, "cgroup_free_bytes", limited ? cli_json_u64(m->cgroup_free_bytes) : json_null());
+    json_object_set_new(j, "settings", settings);
+    return cli_json_print(j);
+}
+
+static void print_settings(const weir_context *context)
+{
+    const char *name, *value, *source, *help;
+    printf("\n%-28s %-14s %-12s\n", "setting", "value", "from");
+    for (size_t i = 0; weir_context_setting(context, i, &name, &value, &source, &help); i++)
+        printf("%-28s %-14s %-12s %s\n", name, value[0] ? value : "-", source, help);
+    printf(
+        "\nSet them with --set NAME=VALUE, in the environment (cpu is WEIR_CPU, io.backend WEIR_IO_BACKEND),"
+        "\nor as lines NAME = VALUE of the file that WEIR_SETTINGS names.\n");
+}
+
 int cli_doctor(int argc, char **argv)
 {
     cli_common c;
-    cli_common_init(&c);
+    cli_common_init(&c, "doctor");
     cli_args a = {.command = "doctor", .summary = "Shows the machine, its limits and the settings."};
     cli_add(&a, "set", 0, CLI_SETTING, &c.settings, "NAME=VALUE", "a setting");
-    cli_add(&a, "json", 0, CLI_FLAG, &c.json, NULL, "one JSON document on standard output");
+    cli_add_json(&a, &c);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
     weir_context *context;
@@ -216,29 +262,13 @@ int cli_doctor(int argc, char **argv)
     if (rc != CLI_OK) return rc;
     weir_machine machine = {.struct_size = sizeof machine};
     weir_error err;
-    const char *name, *value, *source, *help;
     if (weir_machine_read(context, &machine, &err) != WEIR_OK) {
         rc = cli_error("doctor", &err);
     } else if (c.json) {
-        json_t *settings = json_object();
-        for (size_t i = 0; weir_context_setting(context, i, &name, &value, &source, &help); i++)
-            json_object_set_new(settings, name, json_pack("{s:s,s:s}", "value", value, "source", source));
-        json_t *j =
-            json_pack("{s:s,s:i,s:s,s:I,s:I,s:I,s:I,s:i}", "version", WEIR_VERSION, "cpus",
-                      (int)machine.n_cpus, "cpu_set", machine.cpu_set, "total_bytes",
-                      (json_int_t)machine.total_bytes, "available_bytes", (json_int_t)machine.available_bytes,
-                      "reserve_bytes", (json_int_t)machine.reserve_bytes, "default_budget_bytes",
-                      (json_int_t)machine.default_budget_bytes, "cgroup_version", machine.cgroup_version);
-        if (machine.cgroup_limit_bytes != UINT64_MAX)
-            json_object_set_new(j, "cgroup_limit_bytes",
-                                json_integer((json_int_t)machine.cgroup_limit_bytes));
-        json_object_set_new(j, "settings", settings);
-        rc = cli_json_print(j);
+        rc = print_machine_json(context, &machine);
     } else {
         print_machine(&machine);
-        printf("\n%-28s %-12s %-12s %s\n", "setting", "value", "from", "");
-        for (size_t i = 0; weir_context_setting(context, i, &name, &value, &source, &help); i++)
-            printf("%-28s %-12s %-12s %s\n", name, value, source, help);
+        print_settings(context);
     }
     weir_context_destroy(context);
     return rc;

@@ -1,25 +1,41 @@
-/* weir verify: the exactness matrix. One fixed prompt and a few greedy steps run under every combination of
- * budget, threads, prefill chunk and batch, and once per instruction set; the hash over all logits must be
- * the same everywhere. */
+/* weir verify: the exactness matrix (R1.4, X1). Fixed prompts and a few greedy steps run under combinations
+ * of budget, threads, prefill chunk and batch, without sharing memory between activations, and once per
+ * instruction set; the hash over all logits must be the same everywhere.
+ *
+ *   budgets    smallest (everything streams that can), parts of the way, whole; each counted from the
+ *              smallest and the whole budget of its own combination, so that "smallest" is never roomy
+ *   batch      the sessions beside the first run prompts of other lengths; each must give what it gives alone
+ *   reference  the first line: whole, all threads, every session alone
+ */
 #include "cli.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-enum { MAX_PROMPT = 512, MAX_BATCH = 4, MAX_VARIANTS = 512 };
+enum { MAX_PROMPT = 512, MAX_BATCH = 3, MAX_VARIANTS = 512 };
+enum { LEVEL_SMALLEST, LEVEL_QUARTER, LEVEL_HALF, LEVEL_MOST, LEVEL_WHOLE, N_LEVELS };
+
+static const char *const level_names[N_LEVELS] = {"smallest", "quarter", "half", "most", "whole"};
 
 typedef struct variant {
-    uint64_t mem_bytes; /* 0: whole */
-    const char *label;
-    uint32_t threads, chunk, batch;
-    const char *cpu; /* NULL: as set */
+    uint32_t level, threads, chunk, batch; /* chunk 0: as planned */
+    const char *cpu;                       /* NULL: as set */
     bool no_alias;
 } variant;
 
+typedef struct outcome {
+    weir_status status;
+    weir_error err;
+    uint64_t mem_bytes;
+    uint64_t hash[MAX_BATCH];
+    uint32_t odd; /* session whose hash is not that of the reference; MAX_BATCH: none */
+    weir_memory_report memory;
+} outcome;
+
 typedef struct verify {
     cli_common common;
-    weir_context *context;
     weir_model *model;
     int32_t prompt[MAX_BATCH][MAX_PROMPT];
     uint32_t n_prompt, n_steps;
@@ -29,7 +45,7 @@ typedef struct verify {
     variant variants[MAX_VARIANTS];
     uint32_t n_variants;
     uint32_t passed, failed;
-    uint64_t reference;
+    uint64_t reference[MAX_BATCH];
     bool have_reference;
     json_t *rows;
 } verify;
@@ -42,94 +58,162 @@ static int32_t best(const float *logits, uint32_t n)
     return (int32_t)at;
 }
 
-/* Sessions other than the first run prompts of other lengths beside it. */
-static weir_status run_sessions(verify *v, const variant *x, weir_session **sessions, uint64_t *hash,
-                                weir_error *err)
+static uint32_t prompt_length(const verify *v, uint32_t session)
+{
+    uint32_t n = session == 0 ? v->n_prompt : v->n_prompt / 2 + 3 * session;
+    return n < MAX_PROMPT ? n : MAX_PROMPT;
+}
+
+/* Prefill of n sessions one after the other, then steps of all of them in one pass. `first`: which prompt the
+ * first of them runs. */
+static weir_status run_sessions(verify *v, weir_session **sessions, uint32_t first, uint32_t n,
+                                uint64_t *hash, weir_error *err)
 {
     const float *logits[MAX_BATCH] = {0};
     int32_t next[MAX_BATCH];
-    weir_status status = WEIR_OK;
-    uint64_t h = WEIR_HASH_SEED;
-    for (uint32_t s = x->batch; s-- > 0 && status == WEIR_OK;) {
-        uint32_t n = s == 0 ? v->n_prompt : v->n_prompt / 2 + 3 * s;
-        status = weir_session_append(sessions[s], v->prompt[s], n, &logits[s], err);
-        if (status == WEIR_OK) next[s] = best(logits[s], v->n_vocab);
-    }
-    if (status != WEIR_OK) return status;
-    h = weir_logits_hash(h, logits[0], v->n_vocab);
-    for (uint32_t i = 0; i < v->n_steps; i++) {
-        status = weir_step_batch(sessions, next, x->batch, logits, err);
+    for (uint32_t s = 0; s < n; s++) {
+        weir_status status = weir_session_append(sessions[s], v->prompt[first + s],
+                                                 prompt_length(v, first + s), &logits[0], err);
         if (status != WEIR_OK) return status;
-        h = weir_logits_hash(h, logits[0], v->n_vocab);
-        for (uint32_t s = 0; s < x->batch; s++) next[s] = best(logits[s], v->n_vocab);
+        next[s] = best(logits[0], v->n_vocab);
+        hash[s] = weir_logits_hash(WEIR_HASH_SEED, logits[0], v->n_vocab);
     }
-    *hash = h;
+    for (uint32_t i = 0; i < v->n_steps; i++) {
+        weir_status status = weir_step_batch(sessions, next, n, logits, err);
+        if (status != WEIR_OK) return status;
+        for (uint32_t s = 0; s < n; s++) {
+            hash[s] = weir_logits_hash(hash[s], logits[s], v->n_vocab);
+            next[s] = best(logits[s], v->n_vocab);
+        }
+    }
     return WEIR_OK;
 }
 
-static weir_status run_variant(verify *v, const variant *x, uint64_t *hash, weir_error *err)
+/* Sessions that live at once; alone: one after the other. */
+static weir_status run_loaded(verify *v, uint32_t n, bool alone, uint64_t *hash, weir_error *err)
 {
     weir_session *sessions[MAX_BATCH] = {0};
+    weir_status status = WEIR_OK;
+    for (uint32_t s = 0; s < n && status == WEIR_OK; s++) {
+        status = weir_session_create(v->model, &sessions[s], err);
+        if (status != WEIR_OK || !alone) continue;
+        status = run_sessions(v, &sessions[s], s, 1, &hash[s], err);
+        weir_session_destroy(sessions[s]);
+        sessions[s] = NULL;
+    }
+    if (status == WEIR_OK && !alone) status = run_sessions(v, sessions, 0, n, hash, err);
+    for (uint32_t s = 0; s < n; s++) weir_session_destroy(sessions[s]);
+    return status;
+}
+
+static weir_status choose_budget(verify *v, const variant *x, weir_load_options *o, weir_error *err)
+{
+    weir_plan plan = {.struct_size = sizeof plan};
+    o->mem_bytes = 0;
+    weir_status status = weir_model_plan(v->model, o, &plan, err);
+    uint64_t between = plan.whole_bytes > plan.smallest_bytes ? plan.whole_bytes - plan.smallest_bytes : 0;
+    o->mem_bytes = plan.smallest_bytes + between / (N_LEVELS - 1) * x->level;
+    if (x->level == LEVEL_WHOLE) o->mem_bytes = plan.smallest_bytes + between;
+    return status;
+}
+
+static void run_variant(verify *v, const variant *x, outcome *out)
+{
+    weir_context *c = v->common.context;
     weir_load_options o = v->common.load;
-    o.mem_bytes = x->mem_bytes;
     o.n_threads = x->threads;
     o.prefill_chunk = x->chunk;
     o.n_sessions = o.max_batch = x->batch;
-    o.progress = NULL;
     weir_status status =
-        weir_context_set(v->context, "memory.alias_activations", x->no_alias ? "off" : "on", err);
-    if (status == WEIR_OK && x->cpu != NULL) status = weir_context_set(v->context, "cpu", x->cpu, err);
-    if (status == WEIR_OK) status = weir_model_load(v->model, &o, err);
-    for (uint32_t s = 0; s < x->batch && status == WEIR_OK; s++)
-        status = weir_session_create(v->model, &sessions[s], err);
-    if (status == WEIR_OK) status = run_sessions(v, x, sessions, hash, err);
-    for (uint32_t s = 0; s < x->batch; s++) weir_session_destroy(sessions[s]);
-    return status;
+        weir_context_set(c, "memory.alias_activations", x->no_alias ? "off" : "on", &out->err);
+    if (status == WEIR_OK && x->cpu != NULL) status = weir_context_set(c, "cpu", x->cpu, &out->err);
+    /* What the process itself holds grows a little while it runs; then the smallest budget has grown, too. */
+    for (int tries = 0; tries < 3 && status == WEIR_OK; tries++) {
+        status = choose_budget(v, x, &o, &out->err);
+        if (status == WEIR_OK) status = weir_model_load(v->model, &o, &out->err);
+        if (status != WEIR_ERR_BUDGET) break;
+        if (tries < 2) status = WEIR_OK;
+    }
+    out->mem_bytes = o.mem_bytes;
+    bool alone = !v->have_reference;
+    if (status == WEIR_OK) status = run_loaded(v, alone ? MAX_BATCH : x->batch, alone, out->hash, &out->err);
+    if (status == WEIR_OK) status = weir_model_memory(v->model, &out->memory, &out->err);
+    out->status = status;
+    weir_model_unload(v->model);
+}
+
+/* True when the outcome is that of the reference, which the first good one becomes. */
+static bool judge(verify *v, const variant *x, outcome *out)
+{
+    char text[24];
+    if (out->status != WEIR_OK) return false;
+    if (!v->have_reference) {
+        memcpy(v->reference, out->hash, sizeof v->reference);
+        v->have_reference = true;
+        snprintf(text, sizeof text, "%016" PRIx64, out->hash[0]);
+        if (v->expect != NULL && strcasecmp(v->expect, text) != 0) out->odd = 0;
+    }
+    for (uint32_t s = x->batch; s-- > 0;)
+        if (out->hash[s] != v->reference[s]) out->odd = s;
+    return out->odd == MAX_BATCH;
+}
+
+static json_t *variant_json(const variant *x, const outcome *out, bool same)
+{
+    json_t *j = json_pack("{s:b,s:s,s:i,s:i,s:i,s:s,s:b}", "same", same, "budget", level_names[x->level],
+                          "threads", (int)x->threads, "chunk", (int)x->chunk, "batch", (int)x->batch, "cpu",
+                          x->cpu ? x->cpu : "", "shared_activations", !x->no_alias);
+    json_object_set_new(j, "mem_bytes", cli_json_u64(out->mem_bytes));
+    if (out->status != WEIR_OK) {
+        json_object_set_new(j, "error", cli_json_text(out->err.message, strlen(out->err.message)));
+        return j;
+    }
+    json_object_set_new(j, "logits_hash", cli_json_hash(out->hash[0]));
+    json_object_set_new(j, "size_mb", cli_json_real((double)out->memory.size_bytes / 1e6));
+    json_object_set_new(j, "streamed_mb", cli_json_real((double)out->memory.streamed_bytes / 1e6));
+    json_object_set_new(j, "planned_peak_bytes", cli_json_u64(out->memory.planned_peak_bytes));
+    json_object_set_new(j, "peak_bytes", cli_json_u64(out->memory.peak_bytes));
+    return j;
+}
+
+static void print_variant(const verify *v, const variant *x, const outcome *out, bool same)
+{
+    char mem[32], chunk[16] = "auto", line[WEIR_ERROR_MESSAGE_BYTES];
+    if (x->chunk != 0) snprintf(chunk, sizeof chunk, "%u", x->chunk);
+    printf("%s  %-8s mem %-10s threads %-2u chunk %-4s batch %u  %-18s", same ? "same" : "DIFF",
+           level_names[x->level], weir_size_text(out->mem_bytes, mem), x->threads, chunk, x->batch,
+           x->no_alias ? "nothing shared"
+           : x->cpu    ? x->cpu
+                       : "");
+    if (out->status != WEIR_OK) {
+        printf("failed: %s\n", cli_line_text(out->err.message, line, sizeof line));
+    } else {
+        double share = out->memory.size_bytes
+                           ? 100.0 * (double)out->memory.streamed_bytes / (double)out->memory.size_bytes
+                           : 0.0;
+        printf("streams %5.1f %%  ", share);
+        if (out->odd != MAX_BATCH && out->odd > 0)
+            printf("session %u of the batch %016" PRIx64 ", alone %016" PRIx64 "\n", out->odd,
+                   out->hash[out->odd], v->reference[out->odd]);
+        else
+            printf("%016" PRIx64 "\n", out->hash[0]);
+    }
+    fflush(stdout);
 }
 
 static void check_variant(verify *v, const variant *x)
 {
-    weir_error err;
-    uint64_t hash = 0;
-    char mem[32];
-    weir_status status = run_variant(v, x, &hash, &err);
-    bool same = false;
-    if (status == WEIR_OK && !v->have_reference) {
-        v->reference = hash;
-        v->have_reference = true;
-        char text[24];
-        snprintf(text, sizeof text, "%016" PRIx64, hash);
-        same = v->expect == NULL || strcasecmp(v->expect, text) == 0;
-    } else if (status == WEIR_OK) {
-        same = hash == v->reference;
-    }
-    weir_memory_report r = {.struct_size = sizeof r};
-    weir_error ignored;
-    bool measured = status == WEIR_OK && weir_model_memory(v->model, &r, &ignored) == WEIR_OK;
-    if (x->mem_bytes != 0)
-        weir_size_text(x->mem_bytes, mem);
+    outcome out = {.odd = MAX_BATCH, .memory.struct_size = sizeof out.memory};
+    run_variant(v, x, &out);
+    bool same = judge(v, x, &out);
+    if (same)
+        v->passed++;
     else
-        snprintf(mem, sizeof mem, "default");
-    same ? v->passed++ : v->failed++;
-    if (v->rows != NULL) {
-        json_t *j = json_pack("{s:b,s:s,s:I,s:i,s:i,s:i,s:s}", "same", same, "budget", x->label, "mem_bytes",
-                              (json_int_t)x->mem_bytes, "threads", (int)x->threads, "chunk", (int)x->chunk,
-                              "batch", (int)x->batch, "cpu", x->cpu ? x->cpu : "");
-        json_object_set_new(j, "logits_hash", cli_json_hash(hash));
-        if (measured) json_object_set_new(j, "streamed_mb", json_real((double)r.streamed_bytes / 1e6));
-        if (status != WEIR_OK) json_object_set_new(j, "error", json_string(err.message));
-        json_array_append_new(v->rows, j);
-        return;
-    }
-    printf("%s  %-8s mem %-11s threads %u chunk %-4u batch %u%s%s%s  ", same ? "same" : "DIFF", x->label, mem,
-           x->threads, x->chunk, x->batch, x->cpu ? " cpu " : "", x->cpu ? x->cpu : "",
-           x->no_alias ? " no aliasing" : "");
-    if (status == WEIR_OK)
-        printf("streams %5.1f %%  %016" PRIx64 "\n",
-               r.size_bytes ? 100.0 * (double)r.streamed_bytes / (double)r.size_bytes : 0.0, hash);
+        v->failed++;
+    if (v->rows != NULL)
+        json_array_append_new(v->rows, variant_json(x, &out, same));
     else
-        printf("failed: %s\n", err.message);
-    fflush(stdout);
+        print_variant(v, x, &out, same);
 }
 
 static void add_variant(verify *v, variant x)
@@ -137,40 +221,37 @@ static void add_variant(verify *v, variant x)
     if (v->n_variants < MAX_VARIANTS) v->variants[v->n_variants++] = x;
 }
 
+/* Every pair of values of threads, chunk and batch occurs in each level; --full has every combination. */
+static void add_level(verify *v, uint32_t level, uint32_t many)
+{
+    if (!v->full) {
+        add_variant(v, (variant){level, 1, 5, 1, NULL, false});
+        add_variant(v, (variant){level, many, 0, 1, NULL, false});
+        add_variant(v, (variant){level, 1, 0, MAX_BATCH, NULL, false});
+        add_variant(v, (variant){level, many, 5, MAX_BATCH, NULL, false});
+        return;
+    }
+    const uint32_t chunks[] = {5, 0, 1, 64}, threads[] = {1, 2, 3, many};
+    for (uint32_t t = 0; t < (many > 3 ? 4u : 3u); t++)
+        for (uint32_t c = 0; c < 4; c++)
+            for (uint32_t batch = 1; batch <= MAX_BATCH; batch++)
+                add_variant(v, (variant){level, threads[t], chunks[c], batch, NULL, false});
+}
+
 static weir_status add_matrix(verify *v, weir_error *err)
 {
-    static const char *const labels[] = {"smallest", "quarter", "half", "most", "whole"};
-    weir_plan plan = {.struct_size = sizeof plan};
-    weir_load_options o = v->common.load;
-    o.n_sessions = o.max_batch = MAX_BATCH - 1;
-    uint32_t chunks[] = {5, 0, 1, 64};
-    o.prefill_chunk = 5;
-    weir_status status = weir_model_plan(v->model, &o, &plan, err);
-    if (status != WEIR_OK) return status;
-    uint64_t smallest = plan.smallest_bytes + (1 << 20);
-    o.prefill_chunk = 64;
-    status = weir_model_plan(v->model, &o, &plan, err);
-    if (status != WEIR_OK) return status;
-    uint64_t whole = plan.whole_bytes + (8 << 20);
     weir_machine machine = {.struct_size = sizeof machine};
-    status = weir_machine_read(v->context, &machine, err);
+    weir_status status = weir_machine_read(v->common.context, &machine, err);
     if (status != WEIR_OK) return status;
-
-    add_variant(v, (variant){whole, "whole", machine.n_cpus, 0, 1, NULL, false});
-    for (uint32_t b = 0; b < 5; b++) {
-        if (!v->full && (b == 1 || b == 3)) continue;
-        uint64_t mem = smallest + (whole - smallest) / 4 * b;
-        for (uint32_t t = 1; t <= 2; t++)
-            for (uint32_t c = 0; c < (v->full ? 4u : 2u); c++)
-                for (uint32_t batch = 1; batch < MAX_BATCH; batch += v->full ? 1 : 2) {
-                    /* the smallest budget holds chunks of 5 only */
-                    if (b == 0 && chunks[c] == 64) continue;
-                    add_variant(v, (variant){mem, labels[b], t, chunks[c], batch, NULL, false});
-                }
+    uint32_t many = machine.n_cpus > 1 ? machine.n_cpus : 2;
+    add_variant(v, (variant){LEVEL_WHOLE, many, 0, 1, NULL, false});
+    for (uint32_t level = 0; level < N_LEVELS; level++)
+        if (v->full || (level != LEVEL_QUARTER && level != LEVEL_MOST)) add_level(v, level, many);
+    add_variant(v, (variant){LEVEL_HALF, many, 0, 1, NULL, true});
+    for (size_t i = 0; machine.cpu_sets[i] != NULL; i++) {
+        add_variant(v, (variant){LEVEL_WHOLE, many, 0, 1, machine.cpu_sets[i], false});
+        add_variant(v, (variant){LEVEL_HALF, many, 5, MAX_BATCH, machine.cpu_sets[i], false});
     }
-    add_variant(v, (variant){whole, "whole", machine.n_cpus, 0, 1, NULL, true});
-    for (size_t i = 0; machine.cpu_sets[i] != NULL; i++)
-        add_variant(v, (variant){whole, "whole", machine.n_cpus, 0, 1, machine.cpu_sets[i], false});
     return WEIR_OK;
 }
 
@@ -194,22 +275,33 @@ static int verify_model(verify *v)
     if (weir_model_get_info(v->model, &info, &err) != WEIR_OK) return cli_error("verify", &err);
     v->n_vocab = info.n_vocab;
     make_prompts(v);
-    if (v->common.load.ctx_tokens == 0) v->common.load.ctx_tokens = v->n_prompt + v->n_steps + 32;
+    uint32_t need = v->n_steps;
+    for (uint32_t s = 0; s < MAX_BATCH; s++)
+        if (prompt_length(v, s) + v->n_steps > need) need = prompt_length(v, s) + v->n_steps;
+    if (v->common.load.ctx_tokens == 0) v->common.load.ctx_tokens = need;
+    if (v->common.load.ctx_tokens < need)
+        return cli_usage("verify", "--ctx %u is too short; %u tokens are run", v->common.load.ctx_tokens,
+                         need);
     if (add_matrix(v, &err) != WEIR_OK) return cli_error("verify", &err);
     if (v->common.json) v->rows = json_array();
     for (uint32_t i = 0; i < v->n_variants; i++) check_variant(v, &v->variants[i]);
-    if (v->common.json)
-        cli_json_print(
-            json_pack("{s:i,s:i,s:o}", "passed", (int)v->passed, "failed", (int)v->failed, "rows", v->rows));
-    else
+    bool good = v->failed == 0 && v->passed > 0;
+    if (!v->common.json) {
         printf("%u passed, %u failed\n", v->passed, v->failed);
-    return v->failed == 0 && v->passed > 0 ? CLI_OK : CLI_FAILED;
+        return good ? CLI_OK : CLI_FAILED;
+    }
+    json_t *j = json_pack("{s:i,s:i,s:o,s:o}", "passed", (int)v->passed, "failed", (int)v->failed, "applied",
+                          cli_json_applied(&v->common), "rows", v->rows);
+    if (v->have_reference) json_object_set_new(j, "logits_hash", cli_json_hash(v->reference[0]));
+    int rc = cli_json_print(j);
+    return good ? rc : CLI_FAILED;
 }
 
 int cli_verify(int argc, char **argv)
 {
+    enum { MAX_STEPS = 100000 };
     static verify v; /* large: the prompts */
-    cli_common_init(&v.common);
+    cli_common_init(&v.common, "verify");
     v.n_prompt = 23;
     v.n_steps = 4;
     cli_args a = {
@@ -224,20 +316,19 @@ int cli_verify(int argc, char **argv)
             "length of the prompt (default 23, 512 at most)");
     cli_add(&a, "steps", 0, CLI_U32, &v.n_steps, "N", "tokens decoded (default 4)");
     cli_add(&a, "expect", 0, CLI_TEXT, &v.expect, "HASH", "the hash that the logits must have");
-    cli_add(&a, "ctx", 0, CLI_U32, &v.common.load.ctx_tokens, "N", "context in tokens");
+    cli_add(&a, "ctx", 0, CLI_U32, &v.common.load.ctx_tokens, "N", "context in tokens; default: what is run");
     cli_add(&a, "kv-type", 0, CLI_KV_TYPE, &v.common.load.kv_type, "TYPE",
             "key-value cache: f16 (default) or f32");
+    cli_add_json(&a, &v.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
-    if (v.n_prompt < 1 || v.n_prompt > MAX_PROMPT || v.n_steps > 100000) {
-        fprintf(stderr, "weir verify: --prompt-tokens may be 1 to %d\n", MAX_PROMPT);
-        return CLI_USAGE;
-    }
-    v.common.model = a.value;
-    rc = cli_open(&v.common, &v.context, &v.model);
+    if (v.n_prompt < 1 || v.n_prompt > MAX_PROMPT || v.n_steps > MAX_STEPS)
+        return cli_usage("verify", "--prompt-tokens may be 1 to %d, --steps 0 to %d", MAX_PROMPT, MAX_STEPS);
+    weir_context *context;
+    rc = cli_open(&v.common, &context, &v.model);
     if (rc != CLI_OK) return rc;
     rc = verify_model(&v);
     weir_model_close(v.model);
-    weir_context_destroy(v.context);
+    weir_context_destroy(context);
     return rc;
 }
