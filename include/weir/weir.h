@@ -172,11 +172,13 @@ WEIR_API void weir_model_unload(weir_model *m);
 /* ---------------------------------------------------------------- running */
 
 WEIR_API weir_status weir_session_create(weir_model *m, weir_session **out, weir_error *err);
-WEIR_API void weir_session_destroy(weir_session *s);            /* takes NULL */
-WEIR_API uint32_t weir_session_position(const weir_session *s); /* tokens in the cache */
+WEIR_API void weir_session_destroy(weir_session *s); /* takes NULL */
+/* Tokens of the sequence. The one that weir_generate sampled last has not run yet; it goes in front of the
+ * next run. */
+WEIR_API uint32_t weir_session_position(const weir_session *s);
 WEIR_API void weir_session_reset(weir_session *s);
-/* Cuts the cache back to its first n_tokens. INVALID_ARGUMENT when it holds fewer, or when a sliding window
- * has already overwritten positions that would be needed again (then reset and append anew). */
+/* Cuts the sequence back to its first n_tokens; INVALID_ARGUMENT when it has fewer. What a sliding window has
+ * overwritten since is computed anew by the next run, with the same bits. */
 WEIR_API weir_status weir_session_truncate(weir_session *s, uint32_t n_tokens, weir_error *err);
 
 /* Appends tokens to the session in chunks. With logits, *logits points to n_vocab floats for the last token,

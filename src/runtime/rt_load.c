@@ -84,6 +84,12 @@ static void log_plan(const weir_model *m, const rt_plan *plan)
              base_size_text(v->planned_peak_bytes, peak), base_size_text(v->budget_bytes, budget),
              v->budget_is_default ? " (default)" : "", v->ctx_tokens, v->n_sessions, v->prefill_chunk,
              v->n_threads, base_size_text(v->streamed_bytes_per_pass, streamed));
+    uint32_t trained = lm_model_hparams(m->lm)->context_tokens;
+    if (trained != 0 && v->ctx_tokens > trained)
+        base_log(m->env, BASE_LOG_WARN,
+                 "a context of %u tokens is longer than the %u that the model was trained for; answers get "
+                 "worse behind that",
+                 v->ctx_tokens, trained);
 }
 
 static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_options *o, weir_error *err)
