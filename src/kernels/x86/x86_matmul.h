@@ -12,6 +12,7 @@
  * each packed weight is used for every token, so pack as much as the second cache likes. */
 #define FEW_TOKENS        6
 #define FEW_K             512
+#define NEAR_BYTES        (20u << 10)
 #define BAND_PANELS       4
 #define MANY_FLOAT_TOKENS 8
 static_assert((size_t)BAND_PANELS * (TILE_K / 256) * PANEL_256_MIN <= KERN_SCRATCH_MIN,
@@ -82,6 +83,7 @@ static void set_rows(const kern_matmul *m, size_t row, size_t n_rows, row_set *s
     }
     s->at = v_loadi(at);
     s->ahead = (const char *)s->row[0];
+    s->near = V_LANES * m->row_bytes <= NEAR_BYTES;
 }
 
 /* One token: each weight is used once, so it need not be packed. */

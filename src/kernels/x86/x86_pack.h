@@ -20,7 +20,8 @@
 typedef struct row_set {
     const uint8_t *row[V_LANES];
     vi at;             /* row[r] - row[0] */
-    const char *ahead; /* memory to prefetch, or NULL */
+    const char *ahead; /* what comes next in memory */
+    bool near;         /* bring it into the first cache; else it would only push out what is needed */
 } row_set;
 
 #define PANEL_32      (9 * V_BYTES)
@@ -148,14 +149,17 @@ V_INLINE vi dot_few(vi s, const vi *w, const char *q, const int n, const int run
             other = v_dot_wide(other, w[g + 1], b);
         } else if (V_LANES == 16) {
             s = v_run_dot(s, w[g], a);
-            other = v_run_dot(other, w[g + 1], b);
+            if (n <= 4)
+                s = v_run_dot(s, w[g + 1], b);
+            else
+                other = v_run_dot(other, w[g + 1], b);
         } else {
             if (g % run == 0) other = v_run_begin(other);
             other = v_run_dot(v_run_dot(other, w[g], a), w[g + 1], b);
             if ((g + 2) % run == 0) s = v_run_end(s, other);
         }
     }
-    return run == 0 || V_LANES == 16 ? v_add32(s, other) : s;
+    return run == 0 || (V_LANES == 16 && n > 4) ? v_add32(s, other) : s;
 }
 V_INLINE void meet_32(const block_32 *b, token_32 *t, const bool min, const int run)
 {
@@ -325,22 +329,29 @@ V_INLINE void block_q5_k(const row_set *s, size_t at, sink_256 *out, const bool 
 }
 V_INLINE void block_q6_k(const row_set *s, size_t at, sink_256 *out, const bool direct)
 {
-    const vi low = v_set8(15), top = v_set8(0x30);
-    vi scale[4], x[2][8], high[8], w[4];
+    const vi low = v_set8(15), two = v_set8(0x33);
+    vi scale[4], x[2][8], high[2][8], w[4];
     sink_scales(out, direct, v_half(v_shr32(v_gather(s->row[0] + at + 206, s->at), 16)), v_zero());
     v_load_rows16(s->row, at + 192, scale);
     V_UNROLL for (int h = 0; h < 2; h++)
     {
         v_load_rows32(s->row, at + 64 * (size_t)h, x[0]);
         v_load_rows32(s->row, at + 64 * (size_t)h + 32, x[1]);
-        v_load_rows32(s->row, at + 128 + 32 * (size_t)h, high);
+        v_load_rows32(s->row, at + 128 + 32 * (size_t)h, high[0]);
+        V_UNROLL for (int g = 0; g < 8; g++)
+        {
+            /* Two bits each at 0 and 4, clear above: shifted left by 4 only the first pair stays in the byte.
+             */
+            high[1][g] = v_and(v_shr32(high[0][g], 2), two);
+            high[0][g] = v_and(high[0][g], two);
+        }
         V_UNROLL for (int j = 0; j < 8; j++)
         {
             V_UNROLL for (int g = 0; g < 4; g++)
             {
                 const int i = 4 * (j % 2) + g;
-                vi nibble = v_shift(x[j / 2 % 2][i], j < 4 ? 0 : -4);
-                w[g] = v_and_or(nibble, low, v_and(v_shift(high[i], 4 - j / 2 * 2), top));
+                vi nibble = x[j / 2 % 2][i], top = high[j / 2 % 2][i];
+                w[g] = v_choose(low, j < 4 ? nibble : v_shr32(nibble, 4), j < 4 ? v_shl32(top, 4) : top);
             }
             sink_sub(out, direct, lane_signed_byte(scale[2 * h + j / 4], j % 4), w, 4, true, V_RUN_63);
         }

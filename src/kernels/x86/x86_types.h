@@ -22,7 +22,11 @@ typedef struct quant_type {
  * side are too many streams for the hardware to foresee. */
 V_INLINE void prefetch_ahead(row_set *s, const int bytes)
 {
-    V_UNROLL for (int i = 0; i < bytes; i += 64) _mm_prefetch(s->ahead + i, _MM_HINT_T0);
+    if (s->near) {
+        V_UNROLL for (int i = 0; i < bytes; i += 64) _mm_prefetch(s->ahead + i, _MM_HINT_T0);
+    } else {
+        V_UNROLL for (int i = 0; i < bytes; i += 64) _mm_prefetch(s->ahead + i, _MM_HINT_T1);
+    }
     s->ahead += bytes;
 }
 

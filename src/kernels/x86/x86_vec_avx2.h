@@ -93,6 +93,11 @@ V_INLINE vi v_and_or(vi a, vi mask, vi b)
 {
     return _mm256_or_si256(_mm256_and_si256(a, mask), b);
 }
+/* (a & mask) | (b & ~mask) */
+V_INLINE vi v_choose(vi mask, vi a, vi b)
+{
+    return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+}
 V_INLINE vi v_add32(vi a, vi b)
 {
     return _mm256_add_epi32(a, b);

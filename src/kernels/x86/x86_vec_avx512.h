@@ -104,6 +104,11 @@ V_INLINE vi v_and_or(vi a, vi mask, vi b)
 {
     return _mm512_ternarylogic_epi32(a, mask, b, 0xea);
 }
+/* (a & mask) | (b & ~mask) */
+V_INLINE vi v_choose(vi mask, vi a, vi b)
+{
+    return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
+}
 V_INLINE vi v_add32(vi a, vi b)
 {
     return _mm512_add_epi32(a, b);
