@@ -76,6 +76,10 @@ WEIR_API weir_status weir_machine_read(weir_context *c, weir_machine *out, weir_
 /* Reads headers only. path: a .gguf file (any part of a split one), a .safetensors file or index, or a
  * folder. */
 WEIR_API weir_status weir_model_open(weir_context *c, const char *path, weir_model **out, weir_error *err);
+/* The same for tokenizing only: any architecture will do, and the file need not hold tensors. Describing
+ * units, planning and loading are UNSUPPORTED for such a model. */
+WEIR_API weir_status weir_model_open_text(weir_context *c, const char *path, weir_model **out,
+                                          weir_error *err);
 WEIR_API void weir_model_close(weir_model *m); /* takes NULL; sessions must be destroyed before */
 
 typedef struct weir_model_info {

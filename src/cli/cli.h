@@ -92,6 +92,8 @@ int cli_check_sampling(const char *command, const weir_sampling *s);
 /* Opens a context with the common settings, and the model. On failure prints the error and gives the exit
  * status. */
 int cli_open(cli_common *c, weir_context **context, weir_model **model);
+/* The same for a file of which only the tokenizer is wanted. */
+int cli_open_text(cli_common *c, weir_context **context, weir_model **model);
 int cli_context(cli_common *c, weir_context **context);
 int cli_load(cli_common *c, weir_model *model);
 

@@ -155,16 +155,28 @@ int cli_context(cli_common *c, weir_context **context)
     return CLI_OK;
 }
 
-int cli_open(cli_common *c, weir_context **context, weir_model **model)
+static int open_model(cli_common *c, bool text_only, weir_context **context, weir_model **model)
 {
     weir_error err;
     if (c->model == NULL) return cli_usage(c->command, "no model is given; use -m FILE");
     int rc = cli_context(c, context);
     if (rc != CLI_OK) return rc;
-    if (weir_model_open(*context, c->model, model, &err) == WEIR_OK) return CLI_OK;
+    weir_status status = text_only ? weir_model_open_text(*context, c->model, model, &err)
+                                   : weir_model_open(*context, c->model, model, &err);
+    if (status == WEIR_OK) return CLI_OK;
     rc = cli_error(c->command, &err);
     weir_context_destroy(*context);
     return rc;
+}
+
+int cli_open(cli_common *c, weir_context **context, weir_model **model)
+{
+    return open_model(c, false, context, model);
+}
+
+int cli_open_text(cli_common *c, weir_context **context, weir_model **model)
+{
+    return open_model(c, true, context, model);
 }
 
 int cli_load(cli_common *c, weir_model *model)

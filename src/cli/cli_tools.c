@@ -86,7 +86,7 @@ int cli_tokenize(int argc, char **argv)
     if (rc != CLI_OK || a.help) return rc;
     weir_context *context;
     weir_model *model;
-    rc = cli_open(&c, &context, &model);
+    rc = cli_open_text(&c, &context, &model);
     if (rc != CLI_OK) return rc;
     size_t len = 0, n = 0;
     char *text = cli_read_input("tokenize", &len);

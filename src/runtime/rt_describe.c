@@ -9,9 +9,11 @@ weir_status weir_model_get_info(const weir_model *m, weir_model_info *out, weir_
 {
     weir_error local;
     err = rt_error(err, &local);
+    weir_status status = rt_model_runs(m, err);
+    if (status != WEIR_OK) return status;
     const lm_hparams *h = lm_model_hparams(m->lm);
     mem_plan plan;
-    weir_status status = mem_plan_make(m->component, UINT64_MAX, &plan, err);
+    status = mem_plan_make(m->component, UINT64_MAX, &plan, err);
     if (status != WEIR_OK) return status;
     const char *name = fmt_get_str(m->file, "general.name");
     weir_model_info info = {
@@ -117,7 +119,7 @@ bool weir_model_tensor(const weir_model *m, size_t i, weir_tensor_info *out)
 
 bool weir_model_unit(const weir_model *m, size_t i, weir_unit_info *out)
 {
-    if (i >= mem_component_n_units(m->component)) return false;
+    if (m->component == NULL || i >= mem_component_n_units(m->component)) return false;
     mem_unit_info u;
     mem_component_unit(m->component, (uint32_t)i, &u);
     *out = (weir_unit_info){

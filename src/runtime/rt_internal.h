@@ -99,7 +99,7 @@ struct weir_model {
     weir_context *context;
     base_env *env;
     fmt_model *file;
-    lm_model *lm;
+    lm_model *lm;             /* NULL: opened for its text only */
     mem_component *component; /* the engine's */
     rt_text *text;
     uint64_t file_bytes, weight_bytes;
@@ -124,6 +124,10 @@ struct weir_session {
     uint32_t n_cached;
     uint32_t high;
 };
+
+/* ---- rt_model.c ---- */
+/* UNSUPPORTED for a model that was opened for its text only. */
+weir_status rt_model_runs(const weir_model *m, weir_error *err);
 
 /* ---- rt_process.c ---- */
 /* Bytes the process holds, or soon will, that no allocation of ours counts: code, libraries, heap slack.

@@ -133,6 +133,8 @@ weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_erro
     weir_error local;
     err = rt_error(err, &local);
     weir_context *c = m->context;
+    weir_status status = rt_model_runs(m, err);
+    if (status != WEIR_OK) return status;
     if (m->run != NULL && m->run->n_sessions != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "the model has %u sessions; destroy them before loading it again",
@@ -146,7 +148,7 @@ weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_erro
     double start = base_now(m->env);
     bool made_text;
     weir_error failure = {0};
-    weir_status status = load_text(m, &made_text, err);
+    status = load_text(m, &made_text, err);
     if (status != WEIR_OK) return status;
     base_ledger_view ledger, before;
     base_ledger_read(m->env, &ledger);

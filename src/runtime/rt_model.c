@@ -17,7 +17,8 @@ static void count_bytes(weir_model *m)
         m->file_bytes = rt_add(m->file_bytes, base_file_size(fmt_model_file(m->file, i)));
 }
 
-weir_status weir_model_open(weir_context *c, const char *path, weir_model **out, weir_error *err)
+static weir_status open_model(weir_context *c, const char *path, bool text_only, weir_model **out,
+                              weir_error *err)
 {
     weir_error local;
     err = rt_error(err, &local);
@@ -32,8 +33,10 @@ weir_status weir_model_open(weir_context *c, const char *path, weir_model **out,
     m->text = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof *m->text, err);
     if (m->text == NULL) goto fail;
     if (fmt_model_open(c->env, path, &m->file, err) != WEIR_OK) goto fail;
-    if (lm_model_create(c->env, m->file, &m->lm, err) != WEIR_OK) goto fail;
-    m->component = lm_model_component(m->lm);
+    if (!text_only) {
+        if (lm_model_create(c->env, m->file, &m->lm, err) != WEIR_OK) goto fail;
+        m->component = lm_model_component(m->lm);
+    }
     count_bytes(m);
     c->n_models++;
     *out = m;
@@ -45,6 +48,23 @@ fail:
     base_free(c->env, m->text);
     base_free(c->env, m);
     return err->code;
+}
+
+weir_status weir_model_open(weir_context *c, const char *path, weir_model **out, weir_error *err)
+{
+    return open_model(c, path, false, out, err);
+}
+
+weir_status weir_model_open_text(weir_context *c, const char *path, weir_model **out, weir_error *err)
+{
+    return open_model(c, path, true, out, err);
+}
+
+weir_status rt_model_runs(const weir_model *m, weir_error *err)
+{
+    if (m->lm != NULL) return WEIR_OK;
+    return base_fail(err, WEIR_ERR_UNSUPPORTED,
+                     "the model was opened for its text only; open it with weir_model_open");
 }
 
 void weir_model_close(weir_model *m)

@@ -412,7 +412,8 @@ weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan
     weir_error local;
     err = rt_error(err, &local);
     rt_options options;
-    weir_status status = rt_options_resolve(m, o, &options, err);
+    weir_status status = rt_model_runs(m, err);
+    if (status == WEIR_OK) status = rt_options_resolve(m, o, &options, err);
     if (status != WEIR_OK) return status;
     /* Its true size is part of the plan. A model without a tokenizer that works can still be run by tokens.
      */
