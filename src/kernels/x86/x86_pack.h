@@ -217,17 +217,17 @@ V_INLINE void sink_minima(sink_256 *out, const bool direct, vi x)
         sink_put(out, b);
     }
 }
-/* A sub-block of 4 n elements; biased: its sum starts at *start. run as in dot_few. */
-V_INLINE void sink_sub(sink_256 *out, const bool direct, vi scale, const vi *w, const int n,
+/* Sub-block j, of 4 n elements, in any order; biased: its sum starts at start[j]. run as in dot_few. */
+V_INLINE void sink_sub(sink_256 *out, const bool direct, const int j, vi scale, const vi *w, const int n,
                        const bool biased, const int run)
 {
     if (direct) {
-        vi s = dot_few(biased ? v_set32(*out->start++) : v_zeroi(), w, out->q, n, run);
+        vi s = dot_few(biased ? v_set32(out->start[j]) : v_zeroi(), w, out->q + 4 * n * j, n, run);
         out->isum = v_add32(out->isum, v_mul32(s, scale));
-        out->q += 4 * n;
     } else {
-        sink_put(out, scale);
-        V_UNROLL for (int g = 0; g < n; g++) sink_put(out, w[g]);
+        char *panel = out->panel + j * (1 + n) * V_BYTES;
+        v_storei(panel, scale);
+        V_UNROLL for (int g = 0; g < n; g++) v_storei(panel + (1 + g) * V_BYTES, w[g]);
     }
 }
 
@@ -245,7 +245,7 @@ V_INLINE void block_q2_k(const row_set *s, size_t at, sink_256 *out, const bool 
         {
             V_UNROLL for (int g = 0; g < 4; g++) w[g] = v_and(v_right(x[4 * (j % 2) + g], j / 2 * 2), two);
             vi sub = v_and(lane_byte(scale[2 * h + j / 4], j % 4), v_set32(15));
-            sink_sub(out, direct, sub, w, 4, false, V_RUN_31);
+            sink_sub(out, direct, 8 * h + j, sub, w, 4, false, V_RUN_31);
         }
     }
 }
@@ -275,7 +275,7 @@ V_INLINE void block_q3_k(const row_set *s, size_t at, sink_256 *out, const bool 
                 w[g] = v_and_or(v_right(x[i], j / 2 * 2), two, high);
             }
             vi sub = v_sub32(lane_byte(scale[2 * h + j / 4], j % 4), v_set32(32));
-            sink_sub(out, direct, sub, w, 4, true, V_RUN_63);
+            sink_sub(out, direct, 8 * h + j, sub, w, 4, true, V_RUN_63);
         }
     }
 }
@@ -301,9 +301,9 @@ V_INLINE void block_q4_k(const row_set *s, size_t at, sink_256 *out, const bool 
     {
         v_load_rows32(s->row, at + 16 + 32 * (size_t)h, x);
         V_UNROLL for (int g = 0; g < 8; g++) w[g] = v_and(x[g], low);
-        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, V_RUN_31);
+        sink_sub(out, direct, 2 * h, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, V_RUN_31);
         V_UNROLL for (int g = 0; g < 8; g++) w[g] = v_and(v_shr16(x[g], 4), low);
-        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, V_RUN_31);
+        sink_sub(out, direct, 2 * h + 1, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, V_RUN_31);
     }
 }
 V_INLINE void block_q5_k(const row_set *s, size_t at, sink_256 *out, const bool direct)
@@ -319,12 +319,12 @@ V_INLINE void block_q5_k(const row_set *s, size_t at, sink_256 *out, const bool 
         {
             w[g] = v_and_or(x[g], low, v_and(v_shift(high[g], 4 - 2 * h), fifth));
         }
-        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, V_RUN_31);
+        sink_sub(out, direct, 2 * h, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, V_RUN_31);
         V_UNROLL for (int g = 0; g < 8; g++)
         {
             w[g] = v_and_or(v_shr16(x[g], 4), low, v_and(v_shift(high[g], 3 - 2 * h), fifth));
         }
-        sink_sub(out, direct, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, V_RUN_31);
+        sink_sub(out, direct, 2 * h + 1, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, V_RUN_31);
     }
 }
 V_INLINE void block_q6_k(const row_set *s, size_t at, sink_256 *out, const bool direct)
@@ -345,15 +345,18 @@ V_INLINE void block_q6_k(const row_set *s, size_t at, sink_256 *out, const bool 
             high[1][g] = v_and(v_shr32(high[0][g], 2), two);
             high[0][g] = v_and(high[0][g], two);
         }
-        V_UNROLL for (int j = 0; j < 8; j++)
+        V_UNROLL for (int step = 0; step < 8; step++)
         {
+            const int j =
+                step % 4 * 2 + step / 4; /* the even ones first: then half of the vectors are done with */
             V_UNROLL for (int g = 0; g < 4; g++)
             {
                 const int i = 4 * (j % 2) + g;
                 vi nibble = x[j / 2 % 2][i], top = high[j / 2 % 2][i];
                 w[g] = v_choose(low, j < 4 ? nibble : v_shr32(nibble, 4), j < 4 ? v_shl32(top, 4) : top);
             }
-            sink_sub(out, direct, lane_signed_byte(scale[2 * h + j / 4], j % 4), w, 4, true, V_RUN_63);
+            sink_sub(out, direct, 8 * h + j, lane_signed_byte(scale[2 * h + j / 4], j % 4), w, 4, true,
+                     V_RUN_63);
         }
     }
 }
@@ -368,7 +371,7 @@ V_INLINE void block_iq4_xs(const row_set *s, size_t at, sink_256 *out, const boo
         vi low = v_and(v_right(h[1], 4 * j), v_set32(15));
         vi high = v_shl32(v_and(v_right(h[0], 16 + 2 * j), v_set32(3)), 4);
         levels(s, at + 8 + 16 * (size_t)j, table, w);
-        sink_sub(out, direct, v_sub32(v_or(low, high), v_set32(32)), w, 8, true, 0);
+        sink_sub(out, direct, j, v_sub32(v_or(low, high), v_set32(32)), w, 8, true, 0);
     }
 }
 

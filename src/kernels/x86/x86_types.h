@@ -30,6 +30,14 @@ V_INLINE void prefetch_ahead(row_set *s, const int bytes)
     s->ahead += bytes;
 }
 
+/* Row pointers are to be read from memory for each block: there are more than registers, and compilers that
+ * carry them through the loop park them in vector registers, which costs more. */
+V_INLINE row_set *in_memory(row_set *s)
+{
+    __asm__ volatile("" : "+r"(s));
+    return s;
+}
+
 V_INLINE token_32 token_32_begin(const tile_args *a, vf acc)
 {
     return (token_32){a->q, (const float *)(const void *)a->d, a->tokens->start[0], a->tokens->shift[0], acc};
@@ -40,7 +48,7 @@ V_INLINE token_32 token_32_begin(const tile_args *a, vf acc)
         for (size_t i = 0; i < n; i++) {                                                                     \
             block_32 b;                                                                                      \
             prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
-            block_##type(s, (block + i) * (block_bytes), &b);                                                \
+            block_##type(in_memory(s), (block + i) * (block_bytes), &b);                                     \
             store_32(&b, min, panel);                                                                        \
             panel += (min) ? PANEL_32_MIN : PANEL_32;                                                        \
         }                                                                                                    \
@@ -53,20 +61,20 @@ V_INLINE token_32 token_32_begin(const tile_args *a, vf acc)
         for (size_t i = 0; i < a->n_blocks; i++) {                                                           \
             block_32 b;                                                                                      \
             prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
-            block_##type(s, (block + i) * (block_bytes), &b);                                                \
+            block_##type(in_memory(s), (block + i) * (block_bytes), &b);                                     \
             meet_32(&b, &t, min, run);                                                                       \
         }                                                                                                    \
         acc[0][0] = t.acc;                                                                                   \
         tile_end(a, acc, 1, 1);                                                                              \
     }
 
-#define TYPE_256(type, block_bytes, panel_bytes, min)                                                        \
+#define TYPE_256(type, block_bytes, panel_bytes, sub, min)                                                   \
     static void pack_##type(row_set *s, size_t block, size_t n, char *panel)                                 \
     {                                                                                                        \
         for (size_t i = 0; i < n; i++) {                                                                     \
             sink_256 out = {.panel = panel + i * (panel_bytes)};                                             \
             prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
-            block_##type(s, (block + i) * (block_bytes), &out, false);                                       \
+            block_##type(in_memory(s), (block + i) * (block_bytes), &out, false);                            \
         }                                                                                                    \
     }                                                                                                        \
     static void direct_##type(row_set *s, size_t block, const tile_args *a)                                  \
@@ -78,7 +86,9 @@ V_INLINE token_32 token_32_begin(const tile_args *a, vf acc)
             vf dx = tile_scale(a, 0, i);                                                                     \
             out.isum = out.msum = v_zeroi();                                                                 \
             prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
-            block_##type(s, (block + i) * (block_bytes), &out, true);                                        \
+            block_##type(in_memory(s), (block + i) * (block_bytes), &out, true);                             \
+            out.q += 256;                                                                                    \
+            out.start += 256 / (sub);                                                                        \
             acc[0][0] = v_fma(v_mul(out.d, dx), v_float(out.isum), acc[0][0]);                               \
             if (min) acc[0][0] = v_fnma(v_mul(out.dmin, dx), v_float(out.msum), acc[0][0]);                  \
         }                                                                                                    \
@@ -92,12 +102,12 @@ TYPE_32(q5_0, 22, false, V_RUN_31)
 TYPE_32(q5_1, 24, true, V_RUN_31)
 TYPE_32(iq4_nl, 18, false, 0)
 TYPE_32(mxfp4, 17, false, 0)
-TYPE_256(q2_k, 84, PANEL_256_MIN, true)
-TYPE_256(q3_k, 110, PANEL_256, false)
-TYPE_256(q4_k, 144, PANEL_K32_MIN, true)
-TYPE_256(q5_k, 176, PANEL_K32_MIN, true)
-TYPE_256(q6_k, 210, PANEL_256, false)
-TYPE_256(iq4_xs, 136, PANEL_K32, false)
+TYPE_256(q2_k, 84, PANEL_256_MIN, 16, true)
+TYPE_256(q3_k, 110, PANEL_256, 16, false)
+TYPE_256(q4_k, 144, PANEL_K32_MIN, 32, true)
+TYPE_256(q5_k, 176, PANEL_K32_MIN, 32, true)
+TYPE_256(q6_k, 210, PANEL_256, 16, false)
+TYPE_256(iq4_xs, 136, PANEL_K32, 32, false)
 
 static const quant_type *quant_type_of(uint32_t dtype)
 {
