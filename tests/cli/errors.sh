@@ -137,7 +137,7 @@ smallest=$("$weir" plan --json --ctx 64 "$tmp/m.gguf" 2>/dev/null | tr -d ' ,' |
 $run --ctx 64 --json >"$tmp/whole" 2>/dev/null
 failures=0 answers=0
 for at in 0 1 2 4 8 16 24 32 40 48 56 64 80 96 128 192 256 4096; do
-    $run --ctx 64 --mem "$((${smallest:-0} + 200000))B" --json --set "fault=read:$at:for_good" >"$tmp/out" 2>"$tmp/err"
+    $run --ctx 64 --mem "$((${smallest:-0} + 1048576))B" --json --set "fault=read:$at:for_good" >"$tmp/out" 2>"$tmp/err"
     rc=$?
     if [ $rc = 1 ] && [ ! -s "$tmp/out" ] && grep -q "^weir run: .*m.gguf.*offset" "$tmp/err"; then
         failures=$((failures + 1))
@@ -151,7 +151,7 @@ done
 if [ $failures -gt 4 ] && [ $answers -gt 0 ]; then ok "reading fails for good: $failures errors without an answer, $answers answers"; else no "reading fails for good: $failures errors, $answers answers"; fi
 same=0
 for at in 0 1 2 4 8 16 24 32 40 48 56 64 80 96 128 192 256 4096; do
-    $run --ctx 64 --mem "$((${smallest:-0} + 200000))B" --json --set "fault=completion:$at" >"$tmp/out" 2>"$tmp/err" &&
+    $run --ctx 64 --mem "$((${smallest:-0} + 1048576))B" --json --set "fault=completion:$at" >"$tmp/out" 2>"$tmp/err" &&
         [ "$(tokens "$tmp/out")" = "$(tokens "$tmp/whole")" ] && same=$((same + 1))
 done
 if [ $same = 18 ]; then ok "a read that fails once changes nothing"; else no "a read that fails once: $same of 18 answers are the same"; fi
