@@ -66,7 +66,7 @@ def main():
         for _ in range(o.rounds):
             theirs.append(child([sys.executable, __file__, "--peer", path, str(o.threads), str(o.prompt), str(o.decode), str(o.depth)]))
             ours.append(child([o.weir, "bench", path, "--threads", str(o.threads), "--prompt-tokens", str(o.prompt), "-n", str(o.decode),
-                               "--depth", str(o.depth), "--rounds", "1", "--json"])[0])
+                               *(["--depth", str(o.depth)] if o.depth else []), "--rounds", "1", "--json"])[0])
         for kind in ("prefill_tps", "decode_tps"):
             w, p = (statistics.median(r[kind] for r in side) for side in (ours, theirs))
             rows.append({"model": path.rsplit("/", 1)[-1], "kind": kind, "depth": o.depth, "weir": w, "llama_cpp": p, "ratio": w / p})

@@ -25,20 +25,20 @@ def fnv(ids):
 def logits(model, ids):
     model.reset()
     model.eval(ids)
-    return np.array(model.scores[: len(ids)], dtype=np.float64)
+    return np.array(model.scores[: len(ids)], dtype=np.float32)
 
 
 def nll(model, ids):
     out = logits(model, ids)[:-1]
     out -= out.max(axis=1, keepdims=True)
-    logp = out - np.log(np.exp(out).sum(axis=1, keepdims=True))
+    logp = out - np.log(np.exp(out).sum(axis=1, keepdims=True, dtype=np.float64))
     return -logp[np.arange(len(ids) - 1), ids[1:]]
 
 
 def main():
     path, name = sys.argv[1], sys.argv[2]
     here = os.path.dirname(os.path.abspath(__file__))
-    model = llama_cpp.Llama(path, n_ctx=1024 + 64, n_batch=512, logits_all=True, n_threads=2, verbose=False)
+    model = llama_cpp.Llama(path, n_ctx=1024 + 64, n_batch=512, logits_all=True, n_threads=1, verbose=False)
     add_bos = bool(llama_cpp.llama_vocab_get_add_bos(llama_cpp.llama_model_get_vocab(model.model)))
     bos = [model.token_bos()] if add_bos else []
     with open(os.path.join(here, "..", "golden", f"llama_{name}.txt"), "w") as f:
