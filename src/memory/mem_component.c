@@ -204,6 +204,11 @@ static void sort_files(mem_component *c)
     qsort(c->by_offset, c->n_weights, sizeof *c->by_offset, compare_spans);
 }
 
+static uint32_t class_of(mem_mark mark)
+{
+    return mark == MEM_MARK_HOT ? 0 : mark == MEM_MARK_COLD ? 2 : 1;
+}
+
 static void sort_places(mem_component *c, place_key *keys)
 {
     uint32_t n = 0;
@@ -211,9 +216,7 @@ static void sort_places(mem_component *c, place_key *keys)
         const mem_weight *w = &c->weights[i];
         const mem_unit *u = &c->units[w->unit];
         if (!w->streamable || w->fixed) continue;
-        keys[n++] = (place_key){.mark = u->mark == MEM_MARK_HOT    ? 0
-                                        : u->mark == MEM_MARK_COLD ? 2
-                                                                   : 1,
+        keys[n++] = (place_key){.mark = class_of(u->mark),
                                 .large = c->kind == MEM_ONESHOT ? u->streamable_bytes : 0,
                                 .unit = w->unit,
                                 .weight = i};
@@ -224,8 +227,16 @@ static void sort_places(mem_component *c, place_key *keys)
         w->rank = i;
         c->by_rank[i] = keys[i].weight;
         c->streamable_bytes += w->bytes;
+        mem_class *k = &c->classes[keys[i].mark];
+        w->before = k->bytes;
+        k->bytes += w->bytes;
+        k->end = i + 1;
     }
     c->n_ranks = n;
+    for (int k = 1; k < MEM_N_CLASSES; k++) {
+        c->classes[k].begin = c->classes[k - 1].end;
+        c->classes[k].end = (uint32_t)base_max(c->classes[k].end, c->classes[k].begin);
+    }
 }
 
 weir_status mem_component_seal(mem_component *c, weir_error *err)

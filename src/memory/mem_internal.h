@@ -1,8 +1,8 @@
 /* What the files of memory share among themselves and nobody else sees.
  *
- *   mem_component.c  registration      mem_plan.c   sizes and cuts, pure
- *   mem_place.c      loading           mem_stream.c the ring that streamed tiles pass through
- *   mem_rows.c       rows by number
+ *   mem_component.c  registration      mem_plan.c    sizes, pure
+ *   mem_cut.c        what stays        mem_place.c   loading
+ *   mem_rows.c       rows by number    mem_stream.c  the ring that streamed tiles pass through
  *
  * The rules of the shared state are in README.md. */
 #ifndef WEIR_MEM_INTERNAL_H
@@ -15,7 +15,8 @@
 #define MEM_SMALL_BYTES        (UINT64_C(64) << 10) /* R4.3: smaller units are fixed; also the smallest tile */
 #define MEM_TILE_MAX_BYTES     (UINT64_C(4) << 20)
 #define MEM_RING_MAX_BYTES     (UINT64_C(32) << 20)
-#define MEM_BUFFERED_ALIGN     64 /* of what is not read directly: a cache line */
+#define MEM_AHEAD_BYTES        (UINT64_C(4) << 20) /* see is_held_back in mem_stream.c */
+#define MEM_BUFFERED_ALIGN     64                  /* of what is not read directly: a cache line */
 #define MEM_MAX_ENTRIES        128
 #define MEM_MAX_HELD           2
 #define MEM_ROW_SLOTS          64
@@ -36,12 +37,16 @@ typedef struct mem_weight {
     uint32_t n_rows;
     bool streamable;
     bool by_row;
-    bool fixed;    /* set by seal: wholly in the fixed block */
-    uint32_t rank; /* set by seal: place in the order of R4.5; MEM_NO_RANK when it never streams */
+    bool fixed;      /* set by seal: wholly in the fixed block */
+    uint32_t rank;   /* set by seal: place in the order of R4.5; MEM_NO_RANK when it never streams */
+    uint64_t before; /* set by seal: bytes of the weights before it in its class */
     /* set by mem_place */
     const uint8_t *data;    /* the first resident_rows rows; NULL when none is */
     uint32_t resident_rows; /* of the fixed or the resident block */
     uint32_t tile_rows;     /* rows of each streamed tile, the last may have fewer */
+    uint32_t n_streamed;    /* tiles that stream */
+    uint32_t piece_rows;    /* the resident rows are tiles too, of so many rows each */
+    uint32_t n_pieces;      /* at most n_streamed, if that is not 0 */
 } mem_weight;
 
 typedef struct mem_unit {
@@ -59,10 +64,19 @@ typedef struct mem_span {
     uint64_t offset;
 } mem_span;
 
-/* What is resident: all weights of a rank below `rank`, and the first `rows` rows of the one at `rank`. */
+/* Ranks of one mark (hot, none, cold); the bytes that stay go to the first class first. */
+typedef struct mem_class {
+    uint32_t begin, end;
+    uint64_t bytes;
+} mem_class;
+#define MEM_N_CLASSES 3
+
+/* What is resident (mem_cut.c). */
 typedef struct mem_cut {
-    uint32_t rank;
-    uint32_t rows;
+    uint64_t bytes;       /* that stay, of all ranked weights */
+    uint32_t more;        /* groups that begin at a rank below share one byte more */
+    uint64_t group_bytes; /* of each run of about so many bytes the same share stays; 0: one run */
+    uint64_t rest_min;    /* what streams of a weight is no less, or the whole weight */
 } mem_cut;
 
 typedef enum mem_part { MEM_PART_FIXED, MEM_PART_RESIDENT } mem_part;
@@ -116,7 +130,8 @@ typedef struct mem_row_slot {
 typedef struct mem_cursor {
     size_t index;
     uint32_t tile;
-    bool valid; /* false: nothing in the order streams */
+    bool valid;   /* false: nothing in the order streams */
+    bool wrapped; /* belongs to the next pass */
 } mem_cursor;
 
 /* First in, first out: entries[first % MAX] ... entries[(first + n - 1) % MAX], in ring order. */
@@ -133,6 +148,8 @@ typedef struct mem_stream {
     size_t at; /* index in the order of the tile that was acquired last */
     mem_cursor cursor;
     bool in_pass;
+    bool started;           /* the pass has asked for something */
+    uint64_t reading_bytes; /* in flight and still wanted */
     atomic_bool *cancel;
 } mem_stream;
 
@@ -161,6 +178,7 @@ struct mem_component {
     mem_span *by_offset; /* n_weights */
     uint32_t *by_rank;   /* n_ranks weights in the order of R4.5 */
     uint32_t n_ranks;
+    mem_class classes[MEM_N_CLASSES];
     uint64_t streamable_bytes; /* of all ranked weights */
     /* set by mem_place */
     bool placed;
@@ -195,15 +213,27 @@ typedef struct mem_decision {
     mem_control control;
 } mem_decision;
 weir_status mem_decide(const mem_component *c, uint64_t budget_bytes, mem_decision *out, weir_error *err);
-/* Rows of a weight that belong to a part under a cut. */
-uint32_t mem_part_rows(const mem_weight *w, mem_part part, const mem_cut *cut);
 /* Lays a part out; gives its bytes (whole pages). runs may be NULL, else has room for all weights. */
 uint64_t mem_layout(const mem_component *c, mem_part part, const mem_cut *cut, mem_run *runs,
                     uint32_t *n_runs);
+
+/* ---- mem_cut.c ---- */
+/* Rows of a weight that belong to a part under a cut. */
+uint32_t mem_part_rows(const mem_component *c, const mem_weight *w, mem_part part, const mem_cut *cut);
+/* The largest cut whose layout takes at most `room` bytes; a group streams about `chunk` bytes. */
+void mem_choose_cut(const mem_component *c, uint64_t room, uint64_t chunk, mem_cut *cut);
 /* Rows of each streamed tile when `rest` rows stream. */
 uint32_t mem_tile_rows(const mem_weight *w, uint32_t rest, uint64_t tile_target);
+/* Sets tile_rows to n_pieces from resident_rows. */
+void mem_set_tiles(mem_weight *w, uint64_t tile_target);
+uint32_t mem_n_tiles(const mem_weight *w);
+bool mem_tile_streams(const mem_weight *w, uint32_t tile);
+/* All tiles together are the weight's rows, each once, though not in ascending order. */
+void mem_tile_span(const mem_weight *w, uint32_t tile, uint32_t *row_begin, uint32_t *row_end);
 
 /* ---- mem_stream.c ---- */
+/* Takes in what has ended and queues reads ahead, as far as the ring goes. */
+void mem_pump(mem_component *c);
 /* Takes one ended read, if any, and tells its owner. Errors are those of waiting itself, not of the read. */
 weir_status mem_reap(mem_component *c, bool block, bool *got, weir_error *err);
 /* Reads at once, past the queue, and leaves nothing in the page cache. */

@@ -131,7 +131,7 @@ static void point_weights(mem_component *c, mem_part part, const mem_cut *cut, c
     for (uint32_t r = 0; r < n_runs; r++) {
         for (uint32_t i = runs[r].first; i <= runs[r].last; i++) {
             mem_weight *w = &c->weights[c->by_offset[i].weight];
-            uint32_t rows = mem_part_rows(w, part, cut);
+            uint32_t rows = mem_part_rows(c, w, part, cut);
             if (rows == 0) continue;
             w->resident_rows = rows;
             w->data = block + runs[r].pos + (w->offset - runs[r].begin);
@@ -278,8 +278,7 @@ weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_op
     c->stats.reader = reader_text(c);
     for (uint32_t i = 0; i < c->n_weights; i++) {
         mem_weight *w = &c->weights[i];
-        if (w->rank != MEM_NO_RANK && w->resident_rows < w->n_rows)
-            w->tile_rows = mem_tile_rows(w, w->n_rows - w->resident_rows, d.tile_target);
+        mem_set_tiles(w, d.tile_target);
     }
     /* Wholly resident: no reader, no thread, no queue stays (R5.8). */
     if (c->control == NULL) {
@@ -316,7 +315,7 @@ void mem_unplace(mem_component *c)
     for (uint32_t i = 0; i < c->n_weights; i++) {
         mem_weight *w = &c->weights[i];
         w->data = NULL;
-        w->resident_rows = w->tile_rows = 0;
+        w->resident_rows = w->tile_rows = w->n_streamed = w->piece_rows = w->n_pieces = 0;
     }
 }
 

@@ -2,16 +2,16 @@
  *
  *   budget  |  fixed part  |  resident ...............  |  ring  |
  *
- *   order of R4.5:   whole weights ... | first rows of one weight | the rest streams, tile by tile
- *                                      ^ the cut
- *
+ * What stays and what streams is decided by the cut (mem_cut.c).
  * A part lies in memory as it lies in the files, block by block of `align` bytes, so that every stretch is
  * read straight into place. The bytes of a cut are therefore those of the blocks it touches, and grow with
  * the cut. */
 #include "mem_internal.h"
 
-/* The ring is a part of what does not fit: it costs what it holds, since that many bytes more must stream. */
-#define RING_SHARE 4
+/* The ring costs what it holds, since that many bytes more must stream; but with little in flight, storage is
+ * slow: at about r / (r + h) of its rate with a ring of r bytes, h being its latency times its rate. With m
+ * bytes missing, (m + r)(r + h) / r is least at r = sqrt(m h). h was measured on virtual disks at 1 GB/s. */
+#define RING_HALF_RATE_BYTES (UINT64_C(1) << 20)
 /* Tiles that a ring holds: a few reads in flight beside the tile in use. */
 #define RING_TILES 8
 /* Three, so that one of any size finds a free stretch while another is held wherever it may lie. */
@@ -19,13 +19,8 @@
 /* The smallest ring in thousandths of what may stream, and its bound. */
 #define RING_MIN_PERMILLE  15
 #define RING_MIN_CAP_BYTES (UINT64_C(8) << 20)
-
-uint32_t mem_part_rows(const mem_weight *w, mem_part part, const mem_cut *cut)
-{
-    if (part == MEM_PART_FIXED) return w->fixed ? w->n_rows : 0;
-    if (w->rank == MEM_NO_RANK || w->rank > cut->rank) return 0;
-    return w->rank < cut->rank ? w->n_rows : cut->rows;
-}
+/* Groups stream this part of the ring, so that the next one's is there while this one's is used. */
+#define RING_GROUPS 4
 
 /* Ends the run that was being built: gives it its place, and widens a large one of the fixed part to whole
  * blocks, so that it can be read directly. Returns where the next one may begin. */
@@ -48,7 +43,7 @@ uint64_t mem_layout(const mem_component *c, mem_part part, const mem_cut *cut, m
     mem_run run = {0};
     for (uint32_t i = 0; i < c->n_weights; i++) {
         const mem_weight *w = &c->weights[c->by_offset[i].weight];
-        uint32_t rows = mem_part_rows(w, part, cut);
+        uint32_t rows = mem_part_rows(c, w, part, cut);
         if (rows == 0) continue;
         uint64_t need_end = w->offset + rows * w->row_bytes;
         uint64_t begin = base_align_down(w->offset, align), end = base_align_up(need_end, align);
@@ -75,16 +70,6 @@ uint64_t mem_layout(const mem_component *c, mem_part part, const mem_cut *cut, m
     return base_align_up(pos, MEM_PAGE_BYTES);
 }
 
-/* As many groups of rows as fit the target, evenly spread so that no short tile is left behind. */
-uint32_t mem_tile_rows(const mem_weight *w, uint32_t rest, uint64_t tile_target)
-{
-    uint64_t most = base_align_down(tile_target / w->row_bytes, MEM_ROW_GROUP);
-    most = base_max(most, MEM_ROW_GROUP);
-    if (rest <= most) return rest;
-    uint64_t tiles = (rest + most - 1) / most;
-    return (uint32_t)base_align_up((rest + tiles - 1) / tiles, MEM_ROW_GROUP);
-}
-
 /* The largest place in the ring that any tile can need, wherever the cut lies. */
 static uint64_t entry_bound(const mem_component *c, uint64_t tile_target)
 {
@@ -108,7 +93,10 @@ static uint64_t smallest_ring(const mem_component *c)
 
 static uint64_t choose_ring(uint64_t smallest, uint64_t room, uint64_t missing)
 {
-    uint64_t wanted = base_min(base_min(MEM_RING_MAX_BYTES, room / 4), missing / RING_SHARE);
+    uint64_t best = MEM_SMALL_BYTES;
+    missing = base_min(missing, MEM_TOTAL_MAX_BYTES / RING_HALF_RATE_BYTES);
+    while (best < MEM_RING_MAX_BYTES && best * best < missing * RING_HALF_RATE_BYTES) best += MEM_SMALL_BYTES;
+    uint64_t wanted = base_min(best, room / 4);
     return base_max(smallest, base_align_down(wanted, MEM_PAGE_BYTES));
 }
 
@@ -119,39 +107,12 @@ static uint64_t choose_tile(const mem_component *c, uint64_t ring)
     return base_max(target, MEM_SMALL_BYTES);
 }
 
-/* The largest cut whose blocks take at most `room` bytes. */
-static mem_cut choose_cut(const mem_component *c, uint64_t room)
-{
-    uint32_t low = 0, high = c->n_ranks;
-    while (low < high) {
-        uint32_t middle = low + (high - low + 1) / 2;
-        mem_cut cut = {.rank = middle, .rows = 0};
-        if (mem_layout(c, MEM_PART_RESIDENT, &cut, NULL, NULL) <= room)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    mem_cut best = {.rank = low, .rows = 0};
-    if (low == c->n_ranks) return best;
-    uint32_t few = 0, many = (c->weights[c->by_rank[low]].n_rows - 1) / MEM_ROW_GROUP;
-    while (few < many) {
-        uint32_t middle = few + (many - few + 1) / 2;
-        mem_cut cut = {.rank = low, .rows = middle * MEM_ROW_GROUP};
-        if (mem_layout(c, MEM_PART_RESIDENT, &cut, NULL, NULL) <= room)
-            few = middle;
-        else
-            many = middle - 1;
-    }
-    best.rows = few * MEM_ROW_GROUP;
-    return best;
-}
-
 /* What a pass reads, and the largest tile of it. */
 static void count_streamed(const mem_component *c, const mem_cut *cut, uint64_t tile_target, mem_plan *plan)
 {
-    for (uint32_t r = cut->rank; r < c->n_ranks; r++) {
+    for (uint32_t r = 0; r < c->n_ranks; r++) {
         const mem_weight *w = &c->weights[c->by_rank[r]];
-        uint32_t row = mem_part_rows(w, MEM_PART_RESIDENT, cut);
+        uint32_t row = mem_part_rows(c, w, MEM_PART_RESIDENT, cut);
         uint32_t step = mem_tile_rows(w, w->n_rows - row, tile_target);
         while (row < w->n_rows) {
             uint32_t rows = (uint32_t)base_min(step, w->n_rows - row);
@@ -169,7 +130,7 @@ static bool has_stored_rows(const mem_component *c, const mem_cut *cut, uint64_t
     bool any = false;
     for (uint32_t i = 0; i < c->n_weights; i++) {
         const mem_weight *w = &c->weights[i];
-        if (!w->by_row || w->fixed || mem_part_rows(w, MEM_PART_RESIDENT, cut) == w->n_rows) continue;
+        if (!w->by_row || w->fixed || mem_part_rows(c, w, MEM_PART_RESIDENT, cut) == w->n_rows) continue;
         any = true;
         uint64_t bytes = base_align_up(base_min(w->row_bytes, MEM_TOTAL_MAX_BYTES), c->align) + c->align;
         if (bytes <= MEM_ROW_SLOT_MAX_BYTES) *slot_bytes = base_max(*slot_bytes, bytes);
@@ -204,7 +165,7 @@ static weir_status fail_budget(const mem_component *c, const mem_plan *p, weir_e
 
 weir_status mem_decide(const mem_component *c, uint64_t budget_bytes, mem_decision *out, weir_error *err)
 {
-    *out = (mem_decision){.cut = {.rank = c->n_ranks}};
+    *out = (mem_decision){.cut = {.bytes = UINT64_MAX}};
     mem_plan *p = &out->plan;
     p->budget_bytes = budget_bytes;
     if (!c->sealed)
@@ -226,7 +187,7 @@ weir_status mem_decide(const mem_component *c, uint64_t budget_bytes, mem_decisi
         uint64_t room = base_max(budget_bytes, p->smallest_bytes) - p->fixed_bytes;
         p->ring_bytes = choose_ring(ring, room, all - base_min(room, all));
         out->tile_target = choose_tile(c, p->ring_bytes);
-        out->cut = choose_cut(c, room - p->ring_bytes);
+        mem_choose_cut(c, room - p->ring_bytes, p->ring_bytes / RING_GROUPS, &out->cut);
         p->resident_bytes = mem_layout(c, MEM_PART_RESIDENT, &out->cut, NULL, NULL);
         count_streamed(c, &out->cut, out->tile_target, p);
     }

@@ -55,13 +55,15 @@ static bool submit_row(mem_component *c, const row_job *job, size_t index, uint3
 }
 
 /* Copies what has arrived; a row that failed is read once more. */
-static weir_status collect_rows(mem_component *c, const row_job *job, weir_error *err)
+static weir_status collect_rows(mem_component *c, const row_job *job, bool *any, weir_error *err)
 {
     weir_status status = WEIR_OK;
+    *any = false;
     for (uint32_t i = 0; i < c->rows.n_slots; i++) {
         mem_row_slot *slot = &c->rows.slots[i];
         if (!slot->ended) continue;
         slot->ended = false;
+        *any = true;
         if (status != WEIR_OK) continue;
         if (slot->request.read.status != WEIR_OK) {
             status = read_row_now(c, job, slot->index, err);
@@ -117,16 +119,25 @@ static weir_status wait_for_row(mem_component *c, weir_error *err)
     return status;
 }
 
+/* Tiles are queued behind the rows, which somebody waits for. */
+static void go_on_ahead(mem_component *c)
+{
+    if (!c->stream.in_pass || c->stream.ring == NULL) return;
+    c->stream.started = true;
+    mem_pump(c);
+}
+
 static weir_status run_job(mem_component *c, row_job *job, weir_error *err)
 {
     weir_status status = WEIR_OK;
     while (status == WEIR_OK) {
+        bool any;
         status = queue_rows(c, job, err);
-        if (status == WEIR_OK && job->next == job->n && c->rows.n_reading == 0)
-            return collect_rows(c, job, err);
+        if (status == WEIR_OK) go_on_ahead(c);
+        if (status == WEIR_OK) status = collect_rows(c, job, &any, err);
+        if (status == WEIR_OK && job->next == job->n && c->rows.n_reading == 0) return WEIR_OK;
         if (status == WEIR_OK && mem_is_cancelled(c->stream.cancel)) status = mem_fail_cancelled(c, err);
-        if (status == WEIR_OK) status = wait_for_row(c, err);
-        if (status == WEIR_OK) status = collect_rows(c, job, err);
+        if (status == WEIR_OK && !any && base_aio_in_flight(c->aio) != 0) status = wait_for_row(c, err);
     }
     return status;
 }

@@ -58,33 +58,9 @@ void mem_drop_caches(mem_component *c)
         base_file_drop_cache(c->files[i], 0, base_file_size(c->files[i]));
 }
 
-/* ---- tiles of a weight: the resident rows, if any, are tile 0 ---- */
-
-static uint32_t n_tiles(const mem_weight *w)
-{
-    uint32_t resident = w->resident_rows != 0;
-    if (w->tile_rows == 0) return resident;
-    uint32_t rest = w->n_rows - w->resident_rows;
-    return resident + (rest - 1) / w->tile_rows + 1;
-}
-
-/* The first tile that streams; n_tiles when none does. */
-static uint32_t first_streamed(const mem_weight *w)
-{
-    return w->resident_rows != 0;
-}
-
-static void tile_rows_of(const mem_weight *w, uint32_t tile, mem_tile *out)
-{
-    *out = (mem_tile){.data = w->data, .row_end = w->resident_rows, .slot = MEM_RESIDENT_SLOT};
-    if (tile < first_streamed(w)) return;
-    out->row_begin = w->resident_rows + (tile - first_streamed(w)) * w->tile_rows;
-    out->row_end = (uint32_t)base_min((uint64_t)out->row_begin + w->tile_rows, w->n_rows);
-}
-
 uint32_t mem_weight_n_tiles(const mem_component *c, mem_weight_id id)
 {
-    return id < c->n_weights ? n_tiles(&c->weights[id]) : 0;
+    return id < c->n_weights ? mem_n_tiles(&c->weights[id]) : 0;
 }
 
 /* ---- the ring ---- */
@@ -121,8 +97,9 @@ static void trim(mem_stream *s)
     s->head = newest != NULL ? newest->pos + newest->len : 0;
 }
 
-static void drop(mem_entry *e)
+static void drop(mem_stream *s, mem_entry *e)
 {
+    if (e->state == MEM_ENTRY_READING && !e->dropped) s->reading_bytes -= e->len;
     e->dropped = true;
     if (e->state != MEM_ENTRY_READING) e->state = MEM_ENTRY_EMPTY;
 }
@@ -135,6 +112,7 @@ static bool is_prefetched(const mem_entry *e)
 static void entry_ended(mem_component *c, mem_request *r)
 {
     mem_entry *e = (mem_entry *)r;
+    if (!e->dropped) c->stream.reading_bytes -= e->len;
     e->state = r->read.status == WEIR_OK ? MEM_ENTRY_READY : MEM_ENTRY_FAILED;
     if (e->dropped) {
         e->state = MEM_ENTRY_EMPTY;
@@ -160,10 +138,9 @@ static mem_entry *push_entry(mem_component *c, mem_weight_id id, uint32_t tile, 
 {
     mem_stream *s = &c->stream;
     const mem_weight *w = &c->weights[id];
-    mem_tile t;
-    tile_rows_of(w, tile, &t);
-    uint64_t begin = w->offset + t.row_begin * w->row_bytes;
-    uint64_t bytes = (t.row_end - t.row_begin) * w->row_bytes;
+    uint32_t row, row_end;
+    mem_tile_span(w, tile, &row, &row_end);
+    uint64_t begin = w->offset + row * w->row_bytes, bytes = (row_end - row) * w->row_bytes;
     uint64_t from = base_align_down(begin, c->align);
     uint64_t len = base_align_up(begin + bytes, c->align) - from, pos;
     if (!find_room(s, len, &pos)) return NULL;
@@ -192,6 +169,7 @@ static bool submit_entry(mem_component *c, mem_entry *e)
     if (base_aio_in_flight(c->aio) >= c->depth) return false;
     if (base_aio_submit(c->aio, &e->request.read, NULL) != WEIR_OK) return false;
     e->state = MEM_ENTRY_READING;
+    c->stream.reading_bytes += e->len;
     c->stats.streamed_bytes += e->len;
     c->stats.n_reads++;
     return true;
@@ -203,14 +181,15 @@ static bool submit_entry(mem_component *c, mem_entry *e)
 static void set_cursor(mem_component *c, size_t index, uint32_t tile)
 {
     mem_stream *s = &c->stream;
+    bool wrapped = s->cursor.wrapped;
     s->cursor.valid = false;
     for (size_t steps = 0; steps <= s->n_order && s->n_order != 0; steps++) {
+        wrapped = wrapped || index >= s->n_order;
         index %= s->n_order;
         const mem_weight *w = &c->weights[s->order[index]];
-        uint32_t first = first_streamed(w);
-        if (tile < first) tile = first;
-        if (tile < n_tiles(w)) {
-            s->cursor = (mem_cursor){.index = index, .tile = tile, .valid = true};
+        while (tile < mem_n_tiles(w) && !mem_tile_streams(w, tile)) tile++;
+        if (tile < mem_n_tiles(w)) {
+            s->cursor = (mem_cursor){.index = index, .tile = tile, .valid = true, .wrapped = wrapped};
             return;
         }
         index++;
@@ -223,9 +202,16 @@ static void advance_cursor(mem_component *c)
     set_cursor(c, c->stream.cursor.index, c->stream.cursor.tile + 1);
 }
 
+/* A pass begins with rows of a table, which wait for all that was queued before them. So what the next pass
+ * wants is read with no more in flight than keeps storage at its rate, until that pass has got under way. */
+static bool is_held_back(const mem_stream *s)
+{
+    return (s->cursor.wrapped || !s->started) && s->reading_bytes >= MEM_AHEAD_BYTES;
+}
+
 /* Takes in what has ended, then fills the ring as far as it goes. Nothing here is an error yet: whoever wants
  * a tile that did not come reads it again and tells. */
-static void pump(mem_component *c)
+void mem_pump(mem_component *c)
 {
     mem_stream *s = &c->stream;
     bool got = true;
@@ -234,7 +220,7 @@ static void pump(mem_component *c)
         mem_entry *e = entry_at(s, i);
         if (e->state == MEM_ENTRY_WAITING && !submit_entry(c, e)) return;
     }
-    while (s->in_pass && s->cursor.valid && base_aio_in_flight(c->aio) < c->depth) {
+    while (s->in_pass && s->cursor.valid && !is_held_back(s) && base_aio_in_flight(c->aio) < c->depth) {
         mem_entry *e = push_entry(c, s->order[s->cursor.index], s->cursor.tile, s->cursor.index);
         if (e == NULL) return;
         advance_cursor(c);
@@ -249,6 +235,7 @@ static void match_order(mem_component *c)
 {
     mem_stream *s = &c->stream;
     bool keep = true;
+    s->cursor.wrapped = false;
     set_cursor(c, 0, 0);
     for (uint32_t i = 0; i < s->n; i++) {
         mem_entry *e = entry_at(s, i);
@@ -258,7 +245,7 @@ static void match_order(mem_component *c)
             e->order_index = s->cursor.index;
             advance_cursor(c);
         } else {
-            drop(e);
+            drop(s, e);
         }
     }
     trim(s);
@@ -272,7 +259,7 @@ static weir_status check_order(const mem_component *c, const mem_weight_id *orde
     if (c->stream.in_pass)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "component %s: a pass inside another", c->name);
     for (size_t i = 0; i < n; i++) {
-        if (order[i] >= c->n_weights || n_tiles(&c->weights[order[i]]) == 0)
+        if (order[i] >= c->n_weights || mem_n_tiles(&c->weights[order[i]]) == 0)
             return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                              "component %s: weight %u of a pass does not exist or is only read by row",
                              c->name, order[i]);
@@ -297,10 +284,11 @@ weir_status mem_pass_begin(mem_component *c, const mem_weight_id *order, size_t 
     s->n_order = n;
     s->cancel = cancel;
     s->in_pass = true;
+    s->started = false;
     s->at = 0;
     if (s->ring != NULL) {
         match_order(c);
-        pump(c);
+        mem_pump(c);
     }
     return WEIR_OK;
 }
@@ -310,7 +298,7 @@ void mem_pass_end(mem_component *c)
     mem_stream *s = &c->stream;
     for (uint32_t i = 0; i < s->n; i++) {
         mem_entry *e = entry_at(s, i);
-        if (e->state == MEM_ENTRY_HELD) drop(e);
+        if (e->state == MEM_ENTRY_HELD) drop(s, e);
     }
     if (s->in_pass && s->ring != NULL && c->buffered) mem_drop_caches(c);
     s->n_held = 0;
@@ -337,7 +325,7 @@ static mem_entry *take_prefetched(mem_component *c, mem_weight_id id, uint32_t t
     mem_entry *found = entry_at(s, at);
     for (uint32_t i = 0; i < at; i++) {
         mem_entry *e = entry_at(s, i);
-        if (is_prefetched(e)) drop(e);
+        if (is_prefetched(e)) drop(s, e);
     }
     trim(s); /* moves first, not the entries */
     return found;
@@ -354,14 +342,16 @@ static void restart_behind(mem_component *c, mem_weight_id id, uint32_t tile)
         if (!is_prefetched(e)) continue;
         if (oldest == NULL) {
             oldest = e;
+            s->cursor.wrapped = false;
             set_cursor(c, e->order_index, e->tile);
         }
-        drop(e);
+        drop(s, e);
     }
     trim(s);
     for (size_t i = 0; i < s->n_order; i++) {
         size_t index = (s->at + i) % s->n_order;
         if (s->order[index] != id) continue;
+        s->cursor.wrapped = false;
         set_cursor(c, index, tile + 1);
         s->at = index;
         return;
@@ -386,7 +376,9 @@ static weir_status wait_for_read(mem_component *c, weir_error *err)
 static weir_status read_on_the_spot(mem_component *c, mem_weight_id id, uint32_t tile, mem_entry **out,
                                     weir_error *err)
 {
-    c->stats.n_misses++;
+    const mem_stream *s = &c->stream;
+    bool next = s->cursor.valid && s->order[s->cursor.index] == id && s->cursor.tile == tile;
+    if (!next) c->stats.n_misses++; /* else the ring had no room for it yet */
     restart_behind(c, id, tile);
     while ((*out = push_entry(c, id, tile, c->stream.at)) == NULL) {
         weir_status status = wait_for_read(c, err);
@@ -430,7 +422,7 @@ static weir_status check_tile(const mem_component *c, mem_weight_id id, uint32_t
 {
     if (!c->stream.in_pass)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "component %s: a tile outside a pass", c->name);
-    if (id >= c->n_weights || tile >= n_tiles(&c->weights[id]))
+    if (id >= c->n_weights || tile >= mem_n_tiles(&c->weights[id]))
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "component %s: tile %u of weight %u does not exist",
                          c->name, tile, id);
     if (mem_is_cancelled(c->stream.cancel)) return mem_fail_cancelled(c, err);
@@ -444,7 +436,7 @@ static weir_status acquire_streamed(mem_component *c, mem_weight_id id, uint32_t
     if (s->n_held == MEM_MAX_HELD)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "component %s: more than %d tiles held at once",
                          c->name, MEM_MAX_HELD);
-    pump(c);
+    mem_pump(c);
     mem_entry *e = take_prefetched(c, id, tile);
     weir_status status = WEIR_OK;
     if (e == NULL)
@@ -462,10 +454,12 @@ weir_status mem_tile_acquire(mem_component *c, mem_weight_id id, uint32_t i, mem
     if (status != WEIR_OK) return status;
     const mem_weight *w = &c->weights[id];
     mem_stream *s = &c->stream;
-    mem_tile t;
-    tile_rows_of(w, i, &t);
-    if (i < first_streamed(w)) {
-        if (s->ring != NULL) pump(c);
+    mem_tile t = {.slot = MEM_RESIDENT_SLOT};
+    mem_tile_span(w, i, &t.row_begin, &t.row_end);
+    s->started = true;
+    if (!mem_tile_streams(w, i)) {
+        t.data = w->data + t.row_begin * w->row_bytes;
+        if (s->ring != NULL) mem_pump(c);
         *out = t;
         return WEIR_OK;
     }
@@ -478,7 +472,7 @@ weir_status mem_tile_acquire(mem_component *c, mem_weight_id id, uint32_t i, mem
     t.data = s->ring + e->pos + e->skip;
     t.slot = (uint32_t)(e - s->entries);
     *out = t;
-    pump(c);
+    mem_pump(c);
     return WEIR_OK;
 }
 
@@ -491,5 +485,5 @@ void mem_tile_release(mem_component *c, const mem_tile *tile)
     e->state = MEM_ENTRY_EMPTY;
     s->n_held--;
     trim(s);
-    pump(c);
+    mem_pump(c);
 }

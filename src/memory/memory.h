@@ -16,8 +16,8 @@ typedef struct mem_component mem_component;
 typedef uint32_t mem_weight_id;
 #define MEM_NO_WEIGHT UINT32_MAX
 
-/* R4.5: `sequence` runs once per token and keeps the first tiles in running order; `oneshot` keeps the
- * largest units. */
+/* R4.5: `sequence` runs once per token and streams the same rest each time, spread evenly over the pass;
+ * `oneshot` keeps the largest units. */
 typedef enum mem_kind { MEM_SEQUENCE, MEM_ONESHOT } mem_kind;
 /* R4.4 */
 typedef enum mem_mark { MEM_MARK_NONE, MEM_MARK_HOT, MEM_MARK_FIXED, MEM_MARK_COLD } mem_mark;
@@ -98,8 +98,9 @@ typedef struct mem_tile {
 weir_status mem_pass_begin(mem_component *c, const mem_weight_id *order, size_t n, atomic_bool *cancel,
                            weir_error *err);
 uint32_t mem_weight_n_tiles(const mem_component *c, mem_weight_id id);
-/* Waits for tile i of a weight. Tiles used out of order are read on the spot. Errors: IO, TRUNCATED,
- * FILE_CHANGED, CANCELLED. At most two tiles may be held at once. */
+/* Waits for tile i of a weight. Its tiles are its rows, each once, in no given order. Tiles used out of order
+ * are read on the spot. Errors: IO, TRUNCATED, FILE_CHANGED, CANCELLED. At most two tiles may be held at
+ * once. */
 weir_status mem_tile_acquire(mem_component *c, mem_weight_id id, uint32_t i, mem_tile *out, weir_error *err);
 void mem_tile_release(mem_component *c, const mem_tile *tile);
 void mem_pass_end(mem_component *c);

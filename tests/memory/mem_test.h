@@ -224,21 +224,26 @@ static inline bool tile_is_right(const fixture *f, mem_weight_id id, const mem_t
                   (t->row_end - t->row_begin) * k->row_bytes) == 0;
 }
 
-/* Takes all tiles of a weight one after the other; they are its rows, without gap, in groups of 16. */
+/* Takes all tiles of a weight one after the other; they are its rows, each once, in groups of 16. */
 static inline weir_status walk_weight(fixture *f, mem_weight_id id)
 {
-    uint32_t row = 0, n = mem_weight_n_tiles(f->c, id);
+    static bool seen[1 << 12];
+    uint32_t n = mem_weight_n_tiles(f->c, id), n_rows = f->weights[id].n_rows, n_seen = 0;
+    assert_true(n_rows <= sizeof seen);
+    memset(seen, 0, sizeof seen);
     for (uint32_t i = 0; i < n; i++) {
         mem_tile t;
         weir_status status = mem_tile_acquire(f->c, id, i, &t, &f->err);
         if (status != WEIR_OK) return status;
-        assert_int_equal(t.row_begin, row);
-        assert_true(t.row_end % 16 == 0 || t.row_end == f->weights[id].n_rows);
+        assert_true(t.row_begin % 16 == 0 && (t.row_end % 16 == 0 || t.row_end == n_rows));
         if (!tile_is_right(f, id, &t)) fail_msg("wrong bytes in weight %u, tile %u", id, i);
-        row = t.row_end;
+        for (uint32_t row = t.row_begin; row < t.row_end; row++, n_seen++) {
+            assert_false(seen[row]);
+            seen[row] = true;
+        }
         mem_tile_release(f->c, &t);
     }
-    assert_int_equal(row, f->weights[id].n_rows);
+    assert_int_equal(n_seen, n_rows);
     return WEIR_OK;
 }
 

@@ -123,11 +123,42 @@ static void the_right_units_stay(void **state)
     const mem_mark none[4] = {0};
     const mem_mark marked[4] = {MEM_MARK_COLD, MEM_MARK_NONE, MEM_MARK_HOT, MEM_MARK_NONE};
     const mem_mark fixed[4] = {MEM_MARK_NONE, MEM_MARK_NONE, MEM_MARK_NONE, MEM_MARK_FIXED};
-    units_that_stay(MEM_SEQUENCE, none, 420, "WWp-");
+    units_that_stay(MEM_SEQUENCE, none, 420, "pppp");
     units_that_stay(MEM_ONESHOT, none, 420, "-Wp-");
-    units_that_stay(MEM_SEQUENCE, marked, 420, "-pW-");
+    units_that_stay(MEM_SEQUENCE, marked, 420, "-pWp");
     units_that_stay(MEM_ONESHOT, marked, 420, "-pW-");
-    units_that_stay(MEM_SEQUENCE, fixed, 300, "Wp-W");
+    units_that_stay(MEM_SEQUENCE, fixed, 300, "pppW");
+}
+
+/* In a sequence, what streams is spread over the pass: nowhere is it ahead of or behind its share by more
+ * than the ring holds, so that storage has room to read into at all times. */
+static void a_sequence_streams_evenly(void **state)
+{
+    (void)state;
+    static const uint32_t budgets[] = {5, 30, 50, 70, 90, 97};
+    fixture fix, *f = &fix;
+    open_fixture(f, "place", MEM_SEQUENCE);
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        mem_plan plan = place(f, budget_at(f, budgets[i]), &ways[2]);
+        double all = 0, streams = 0;
+        for (int pass = 0; pass < 2; pass++) {
+            double bytes = 0, streamed = 0;
+            for (uint32_t unit = 0; unit < mem_component_n_units(f->c); unit++) {
+                mem_unit_info info;
+                mem_component_unit(f->c, unit, &info);
+                bytes += (double)info.bytes;
+                streamed += (double)(info.bytes - info.resident_bytes);
+                double even = pass == 0 ? streamed : streams * bytes / all;
+                if (streamed > even + (double)plan.ring_bytes || streamed < even - (double)plan.ring_bytes)
+                    fail_msg("budget %u, unit %u: %.0f bytes streamed instead of %.0f", budgets[i], unit,
+                             streamed, even);
+            }
+            all = bytes;
+            streams = streamed;
+        }
+        mem_unplace(f->c);
+    }
+    close_fixture(f);
 }
 
 /* Two names for one tensor, and one inside another: the bytes are there once. */
@@ -285,10 +316,11 @@ static void the_page_cache_stays_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_budget_and_way),        cmocka_unit_test(a_file_system_without_direct_reads),
-        cmocka_unit_test(the_right_units_stay),        cmocka_unit_test(overlapping_weights_share_memory),
-        cmocka_unit_test(progress_and_cancellation),   cmocka_unit_test(misuse_is_refused),
-        cmocka_unit_test(a_full_ledger_stops_placing), cmocka_unit_test(the_page_cache_stays_empty),
+        cmocka_unit_test(every_budget_and_way),       cmocka_unit_test(a_file_system_without_direct_reads),
+        cmocka_unit_test(the_right_units_stay),       cmocka_unit_test(overlapping_weights_share_memory),
+        cmocka_unit_test(a_sequence_streams_evenly),  cmocka_unit_test(progress_and_cancellation),
+        cmocka_unit_test(misuse_is_refused),          cmocka_unit_test(a_full_ledger_stops_placing),
+        cmocka_unit_test(the_page_cache_stays_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,10 +17,11 @@ static void plans_keep_the_budget(void **state)
         assert_true(q.fixed_bytes + q.resident_bytes + q.ring_bytes <= budget);
         assert_true(q.ring_bytes != 0 && q.streamed_bytes != 0);
         assert_true(q.fixed_bytes + q.ring_bytes >= q.smallest_bytes);
-        assert_true(q.tile_bytes >= 16 * 340 && q.tile_bytes <= (UINT64_C(64) << 10));
+        assert_true(q.tile_bytes >= 16 * 340 && q.tile_bytes <= (UINT64_C(128) << 10));
         /* A budget leaves little unused: less than one group of rows and the blocks around it. */
         assert_true(budget - (q.fixed_bytes + q.resident_bytes + q.ring_bytes) < 16 * 996 + 3 * 4096);
-        assert_true(q.resident_bytes >= before.resident_bytes);
+        /* Where groups change with the budget, as little may be lost. */
+        assert_true(q.resident_bytes + 16 * 996 + 3 * 4096 >= before.resident_bytes);
         /* Every streamed byte is a byte that is not resident, and the edges of its tile's blocks. */
         assert_true(q.streamed_bytes + q.resident_bytes + q.fixed_bytes >= q.whole_bytes - 8192);
         assert_true(q.smallest_bytes == p.smallest_bytes && q.whole_bytes == p.whole_bytes);
