@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
 
 enum { HISTORY_LINES = 1000 };
 
@@ -47,8 +49,6 @@ static bool set_up(cli_line *l)
     el_set(l->el, EL_HIST, history, l->history);
     el_set(l->el, EL_EDITOR, "emacs");
     el_set(l->el, EL_SIGNAL, 1);
-    /* While a line is edited Ctrl-C is a key, not a signal; while an answer is written it is a signal. */
-    el_set(l->el, EL_SETTY, "-d", "intr=", NULL);
     el_set(l->el, EL_ADDFN, "weir-abandon", "empty the line", abandon);
     el_set(l->el, EL_BIND, "^C", "weir-abandon", NULL);
     return true;
@@ -85,10 +85,31 @@ static void remember(cli_line *l)
     umask(mask);
 }
 
+/* While a line is edited Ctrl-C is a key, not a signal; while an answer is written it is a signal. libedit
+ * takes over what it finds set when it begins. */
+static const char *edit(cli_line *l, int *n)
+{
+    struct termios before, during;
+    bool known = tcgetattr(STDIN_FILENO, &before) == 0;
+    if (known) {
+        during = before;
+        during.c_cc[VINTR] = _POSIX_VDISABLE;
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &during);
+    }
+    const char *line = el_gets(l->el, n);
+    if (known) tcsetattr(STDIN_FILENO, TCSADRAIN, &before);
+    return line;
+}
+
 const char *cli_line_read(cli_line *l)
 {
     int n = 0;
-    const char *line = el_gets(l->el, &n);
+    const char *line;
+    /* An interrupt sent from elsewhere ends the line, not the program. */
+    do {
+        cli_take_interrupt();
+        line = edit(l, &n);
+    } while (line == NULL && cli_take_interrupt() != 0);
     if (line == NULL || n <= 0) return NULL;
     free(l->text);
     l->text = strdup(line);
