@@ -328,9 +328,16 @@ weir_status base_file_slurp(base_env *env, const char *path, size_t max_bytes, c
                             weir_error *err)
 {
     if (max_bytes > SIZE_MAX / 4) max_bytes = SIZE_MAX / 4;
-    int fd = open_retry(env, path, O_RDONLY, 0);
+    /* Non-blocking for the same reason as above. */
+    int fd = open_retry(env, path, O_RDONLY | O_NONBLOCK, 0);
     if (fd < 0) return fail_errno(err, -fd, "opening", path);
-    weir_status status = slurp_fd(env, fd, path, max_bytes, out, len, err);
+    struct stat st;
+    weir_status status;
+    if (fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
+        status = base_fail(err, WEIR_ERR_FORMAT, "%s: a pipe or socket, not a file; put a file in its place",
+                           path);
+    else
+        status = slurp_fd(env, fd, path, max_bytes, out, len, err);
     close(fd);
     return status;
 }

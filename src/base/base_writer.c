@@ -51,6 +51,17 @@ static weir_status open_temporary(base_writer *w, size_t cap, weir_error *err)
     return fail_write(w, error, "creating", err);
 }
 
+/* The rename would put a file in the place of a device or pipe, and fail on a folder only when all is
+ * written. */
+static weir_status check_target(const char *path, weir_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return WEIR_OK;
+    return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                     "%s: %s, not a regular file; name a file to write the output to", path,
+                     S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+}
+
 weir_status base_writer_create(base_env *env, const char *path, base_writer **out, weir_error *err)
 {
     weir_error local = {0};
@@ -63,6 +74,7 @@ weir_status base_writer_create(base_env *env, const char *path, base_writer **ou
     size_t cap = strlen(path) + 48;
     w->temporary = base_alloc(env, BASE_TAG_IO, cap, &local);
     if (w->temporary == NULL) goto fail;
+    if (check_target(path, &local) != WEIR_OK) goto fail;
     if (open_temporary(w, cap, &local) != WEIR_OK) goto fail;
     *out = w;
     return WEIR_OK;

@@ -259,6 +259,10 @@ static void small_files_are_read_whole(void **state)
     assert_int_equal(base_file_slurp(fix->env, path_in(fix, "none"), 12, &text, &len, &fix->err),
                      WEIR_ERR_NOT_FOUND);
     assert_int_equal(base_file_slurp(fix->env, fix->folder, 12, &text, &len, &fix->err), WEIR_ERR_IO);
+    /* Nobody writes into this pipe: waiting for it would have no end. */
+    assert_int_equal(mkfifo(path_in(fix, "pipe"), 0600), 0);
+    assert_int_equal(base_file_slurp(fix->env, path_in(fix, "pipe"), 12, &text, &len, &fix->err),
+                     WEIR_ERR_FORMAT);
     write_text(path_in(fix, "empty"), "");
     assert_status(base_file_slurp(fix->env, path_in(fix, "empty"), 0, &text, NULL, &fix->err), WEIR_OK);
     assert_string_equal(text, "");
@@ -356,6 +360,16 @@ static void output_that_fails_leaves_nothing(void **state)
     assert_null(w);
     assert_int_equal(entries_in(fix->folder), 0);
     assert_int_equal(booked(fix->env), 0);
+
+    /* Neither a pipe nor a folder gives way to a file. */
+    struct stat st;
+    assert_int_equal(mkfifo(path_in(fix, "pipe"), 0600), 0);
+    assert_int_equal(base_writer_create(fix->env, path_in(fix, "pipe"), &w, &fix->err),
+                     WEIR_ERR_INVALID_ARGUMENT);
+    assert_int_equal(stat(path_in(fix, "pipe"), &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(base_writer_create(fix->env, fix->folder, &w, &fix->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_int_equal(entries_in(fix->folder), 1);
 
     /* The folder goes away before the commit. */
     mkdir(path_in(fix, "gone"), 0755);
