@@ -57,8 +57,7 @@ static weir_status check_target(const char *path, weir_error *err)
 {
     struct stat st;
     if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return WEIR_OK;
-    return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                     "%s: %s, not a regular file; name a file to write the output to", path,
+    return base_fail(err, WEIR_ERR_IO, "%s: %s, not a regular file; name a file to write the output to", path,
                      S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
 }
 
