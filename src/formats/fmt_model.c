@@ -217,6 +217,14 @@ weir_status fmt_get_bool(const fmt_model *m, const char *key, bool fallback, boo
     return WEIR_OK;
 }
 
+weir_status fmt_get_text(const fmt_model *m, const char *key, const char **out, weir_error *err)
+{
+    const fmt_value *v = fmt_model_find_value(m, key);
+    if (v != NULL && v->type != FMT_STRING) return wrong_type(m, v, "string", err);
+    *out = v == NULL ? NULL : v->v.str.data;
+    return WEIR_OK;
+}
+
 const char *fmt_get_str(const fmt_model *m, const char *key)
 {
     const fmt_value *v = fmt_model_find_value(m, key);

@@ -87,6 +87,8 @@ weir_status fmt_get_f64(const fmt_model *m, const char *key, double fallback, do
 weir_status fmt_get_bool(const fmt_model *m, const char *key, bool fallback, bool *out, weir_error *err);
 /* NULL when absent or no string. */
 const char *fmt_get_str(const fmt_model *m, const char *key);
+/* The same for keys that must not be passed over: FORMAT when the key holds something else than a string. */
+weir_status fmt_get_text(const fmt_model *m, const char *key, const char **out, weir_error *err);
 
 /* Sequential reader of an array value, through a small buffer. An array that comes from no file (translated
  * metadata) has `file` UINT32_MAX and is read the same way. Nested arrays are checked, but not offered. */

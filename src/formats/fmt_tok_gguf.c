@@ -276,16 +276,18 @@ static void adjust_phi3(fmt_tokenizer *t, const fmt_model *m)
 
 weir_status fmt_tok_load_gguf(fmt_tokenizer *t, const fmt_model *m, weir_error *err)
 {
-    const char *model = fmt_get_str(m, KEY("model"));
+    const char *model, *pre;
+    weir_status status = fmt_get_text(m, KEY("model"), &model, err);
+    if (status == WEIR_OK) status = fmt_get_text(m, KEY("pre"), &pre, err);
+    if (status != WEIR_OK) return status;
     if (model == NULL)
         return base_fail(err, WEIR_ERR_TOKENIZER,
                          "the model has no tokenizer: no " KEY("model") " and no tokenizer.json");
     defaults d = {-1, -1, -1, false, false};
-    weir_status status = WEIR_OK;
     if (strcmp(model, "gpt2") == 0) {
         t->kind = FMT_TOK_BPE;
         t->byte_level = true;
-        status = use_preset(t, fmt_get_str(m, KEY("pre")), &d, err);
+        status = use_preset(t, pre, &d, err);
     } else if (strcmp(model, "llama") == 0) {
         t->kind = FMT_TOK_SPM;
         t->space_prefix = t->prefix_after_added = t->escape_spaces = t->byte_fallback = true;

@@ -160,7 +160,10 @@ weir_status fmt_tokenizer_create(base_env *env, const fmt_model *m, fmt_tokenize
     if (status == WEIR_OK) status = fmt_tok_settle(t, m, err);
     if (status != WEIR_OK) {
         fmt_tokenizer_destroy(t);
-        return status;
+        const base_file *file = fmt_model_file(m, 0);
+        const char *path = json != NULL ? json : file != NULL ? base_file_path(file) : "the model";
+        if (strstr(err->message, path) != NULL) return status;
+        return base_fail_context(err, status, "%s", path);
     }
     *out = t;
     return WEIR_OK;

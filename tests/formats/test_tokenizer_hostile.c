@@ -33,6 +33,15 @@ static void test_unknown_names(void **state)
                          .merges = merges,
                          .n_merges = 1},
            WEIR_ERR_UNSUPPORTED, "gpt-2 phi-2");
+    refuse(&(vocab_spec){.model = "gpt2",
+                         .tokens = abc,
+                         .n_tokens = 5,
+                         .merges = merges,
+                         .n_merges = 1,
+                         .id_key = "tokenizer.ggml.pre",
+                         .id = 1},
+           WEIR_ERR_FORMAT, "wanted string");
+    refuse(&(vocab_spec){.model = "rwkv", .tokens = abc, .n_tokens = 5}, WEIR_ERR_UNSUPPORTED, ".gguf");
     refuse(&(vocab_spec){.model = "rwkv", .tokens = abc, .n_tokens = 5}, WEIR_ERR_UNSUPPORTED, "rwkv");
 }
 

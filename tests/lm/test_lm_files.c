@@ -154,6 +154,7 @@ static void bad_keys(void **state)
         {NULL, "rope.dimension_count", 5, WEIR_ERR_FORMAT, "even"},
         {NULL, "rope.dimension_count", 8, WEIR_OK, ""},
         {NULL, "context_length", 0, WEIR_ERR_FORMAT, "context_length"},
+        {NULL, "rope.scaling.type", 1, WEIR_ERR_FORMAT, "wanted string"},
     };
 
     (void)state;

@@ -33,11 +33,11 @@ const fmt_value *lm_key_find(const lm_model *lm, const char *key)
     return fmt_model_find_value(lm->file, full_key(lm, key, buf));
 }
 
-const char *lm_key_str(const lm_model *lm, const char *key)
+weir_status lm_key_str(const lm_model *lm, const char *key, const char **out, weir_error *err)
 {
     char buf[KEY_BYTES];
 
-    return fmt_get_str(lm->file, full_key(lm, key, buf));
+    return fmt_get_text(lm->file, full_key(lm, key, buf), out, err);
 }
 
 static weir_status missing_key(const lm_model *lm, const char *key, weir_error *err)
@@ -86,9 +86,10 @@ weir_status lm_key_f64(const lm_model *lm, const char *key, double fallback, dou
 
 static weir_status read_arch(lm_model *lm, weir_error *err)
 {
-    const char *name = fmt_get_str(lm->file, "general.architecture");
-    const char *path = base_file_path(fmt_model_file(lm->file, 0));
+    const char *path = base_file_path(fmt_model_file(lm->file, 0)), *name;
+    weir_status status = fmt_get_text(lm->file, "general.architecture", &name, err);
 
+    if (status != WEIR_OK) return status;
     if (name == NULL)
         return base_fail(err, WEIR_ERR_FORMAT,
                          "%s: the key general.architecture is missing; a safetensors model needs its "
@@ -185,10 +186,11 @@ static weir_status read_scales(lm_model *lm, weir_error *err)
 
 static weir_status read_rope_style(lm_model *lm, weir_error *err)
 {
-    const char *style = fmt_get_str(lm->file, "weir.rope_style");
+    const char *style;
+    weir_status status = fmt_get_text(lm->file, "weir.rope_style", &style, err);
 
     lm->neox = lm->arch->neox;
-    if (style == NULL) return WEIR_OK;
+    if (status != WEIR_OK || style == NULL) return status;
     if (strcmp(style, "neox") != 0 && strcmp(style, "norm") != 0)
         return base_fail(err, WEIR_ERR_FORMAT, "%s: weir.rope_style is \"%.32s\"; wanted norm or neox",
                          base_file_path(fmt_model_file(lm->file, 0)), style);

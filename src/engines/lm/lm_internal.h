@@ -60,7 +60,8 @@ weir_status lm_key_u32(const lm_model *lm, const char *key, uint64_t fallback, u
 weir_status lm_key_f64(const lm_model *lm, const char *key, double fallback, double min, double max,
                        double *out, weir_error *err);
 const fmt_value *lm_key_find(const lm_model *lm, const char *key);
-const char *lm_key_str(const lm_model *lm, const char *key);
+/* *out is NULL where the key is missing. */
+weir_status lm_key_str(const lm_model *lm, const char *key, const char **out, weir_error *err);
 
 /* Each fills its part of lm, in this order. */
 weir_status lm_hparams_read(lm_model *lm, weir_error *err);

@@ -123,10 +123,11 @@ static weir_status scale_llama3(lm_model *lm, lm_rope *rope, weir_error *err)
 /* The scaling that the metadata names, on the rope of the layers that see all positions. */
 static weir_status scale_by_keys(lm_model *lm, lm_rope *rope, double base, weir_error *err)
 {
-    const char *type = lm_key_str(lm, "rope.scaling.type");
+    const char *type;
     double factor;
-    weir_status status = lm_key_f64(lm, "rope.scale_linear", 1, 1e-6, 1e6, &factor, err);
+    weir_status status = lm_key_str(lm, "rope.scaling.type", &type, err);
 
+    if (status == WEIR_OK) status = lm_key_f64(lm, "rope.scale_linear", 1, 1e-6, 1e6, &factor, err);
     if (status == WEIR_OK) status = lm_key_f64(lm, "rope.scaling.factor", factor, 0, 1e6, &factor, err);
     if (status != WEIR_OK) return status;
     if (factor == 0) factor = 1;
