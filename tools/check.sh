@@ -64,7 +64,7 @@ fi
 
 # ---- static analysis
 if [ "${1:-}" != --quick ]; then
-    cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --suppress=checkersReport \
+    cppcheck --quiet --template='{file}:{line}: cppcheck {id}: {message}' --std=c11 --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=checkersReport \
         --suppress=normalCheckLevelMaxBranches -D__x86_64__ -j2 -Isrc -Iinclude --error-exitcode=1 src 2>>"$bad" || true
 fi
 

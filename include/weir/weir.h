@@ -273,7 +273,8 @@ WEIR_API weir_status weir_generate(weir_session *s, const int32_t *prompt, size_
                                    const weir_generate_options *o, weir_result *out, weir_error *err);
 WEIR_API void weir_result_finish(weir_model *m, weir_result *r);
 
-/* The hash that all outputs print: FNV-1a over 32-bit words in four chains (word i in chain i mod 4), then over the chains' bytes. */
+/* The hash that all outputs print: FNV-1a over 32-bit words in four chains (word i in chain i mod 4), then
+ * over the chains' bytes. */
 WEIR_API uint64_t weir_logits_hash(uint64_t h, const float *logits, size_t n);
 #define WEIR_HASH_SEED UINT64_C(0xcbf29ce484222325)
 

@@ -131,7 +131,7 @@ static weir_status run_job(mem_component *c, row_job *job, weir_error *err)
 {
     weir_status status = WEIR_OK;
     while (status == WEIR_OK) {
-        bool any;
+        bool any = false;
         status = queue_rows(c, job, err);
         if (status == WEIR_OK) go_on_ahead(c);
         if (status == WEIR_OK) status = collect_rows(c, job, &any, err);
