@@ -48,6 +48,7 @@ int main(int argc, char **argv)
 {
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file over ulimit -f is a write that fails */
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;

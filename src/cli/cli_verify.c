@@ -10,6 +10,7 @@
 #include "cli.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -58,6 +59,21 @@ static int32_t best(const float *logits, uint32_t n)
     return (int32_t)at;
 }
 
+/* Damaged weights give the same non-numbers everywhere; that they agree proves nothing. */
+static weir_status check_numbers(const float *logits, uint32_t n, weir_error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (logits[i] < HUGE_VALF) continue;
+        err->code = WEIR_ERR_FORMAT;
+        snprintf(err->message, sizeof err->message,
+                 "the logits are no numbers (token %u: %g): the weights are damaged or overflow; download or "
+                 "convert the model again",
+                 i, (double)logits[i]);
+        return err->code;
+    }
+    return WEIR_OK;
+}
+
 static uint32_t prompt_length(const verify *v, uint32_t session)
 {
     uint32_t n = session == 0 ? v->n_prompt : v->n_prompt / 2 + 3 * session;
@@ -74,6 +90,7 @@ static weir_status run_sessions(verify *v, weir_session **sessions, uint32_t fir
     for (uint32_t s = 0; s < n; s++) {
         weir_status status = weir_session_append(sessions[s], v->prompt[first + s],
                                                  prompt_length(v, first + s), &logits[0], err);
+        if (status == WEIR_OK) status = check_numbers(logits[0], v->n_vocab, err);
         if (status != WEIR_OK) return status;
         next[s] = best(logits[0], v->n_vocab);
         hash[s] = weir_logits_hash(WEIR_HASH_SEED, logits[0], v->n_vocab);
@@ -82,6 +99,8 @@ static weir_status run_sessions(verify *v, weir_session **sessions, uint32_t fir
         weir_status status = weir_step_batch(sessions, next, n, logits, err);
         if (status != WEIR_OK) return status;
         for (uint32_t s = 0; s < n; s++) {
+            status = check_numbers(logits[s], v->n_vocab, err);
+            if (status != WEIR_OK) return status;
             hash[s] = weir_logits_hash(hash[s], logits[s], v->n_vocab);
             next[s] = best(logits[s], v->n_vocab);
         }

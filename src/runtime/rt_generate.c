@@ -56,7 +56,8 @@ static weir_status take_token(answer *a, const float *logits, bool *more, weir_e
     *more = false;
     a->hash = weir_logits_hash(a->hash, logits, lm_model_hparams(m->lm)->n_vocab);
     weir_status status = rt_sampler_pick(run->sampler, logits, s->tokens, s->n_tokens, &token, err);
-    if (status != WEIR_OK) return status;
+    if (status != WEIR_OK)
+        return base_fail_context(err, status, "%s", base_file_path(fmt_model_file(m->file, 0)));
     if (a->tokenizer != NULL && !a->options->ignore_end && fmt_tokenizer_is_end(a->tokenizer, token)) {
         a->stop = WEIR_STOP_END;
         return WEIR_OK;

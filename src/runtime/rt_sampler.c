@@ -110,15 +110,18 @@ static weir_status find_best(const rt_sampler *s, size_t position, int32_t *best
     for (uint32_t i = 0; i < s->n_vocab; i++) {
         if (!(x[i] < INFINITY))
             return base_fail(
-                err, WEIR_ERR_INTERNAL,
+                err, WEIR_ERR_FORMAT,
                 "the logits behind position %zu are no numbers (token %u: %g): the weights are damaged "
-                "or overflow; check the file (weir verify)",
+                "or overflow; download or convert the model again",
                 position, i, (double)x[i]);
         if (x[i] > x[at]) at = i;
     }
     if (!(x[at] > -INFINITY))
-        return base_fail(err, WEIR_ERR_INTERNAL, "all logits behind position %zu are minus infinity",
-                         position);
+        return base_fail(
+            err, WEIR_ERR_FORMAT,
+            "all logits behind position %zu are minus infinity: the weights are damaged; download or "
+            "convert the model again",
+            position);
     *best = (int32_t)at;
     return WEIR_OK;
 }

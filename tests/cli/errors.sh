@@ -106,6 +106,10 @@ printf 'a\0b' >"$tmp/nul"
 sh -c "'$weir' run -m '$tmp/m.gguf' -p - -n 1 <'$tmp/nul'" >"$tmp/out" 2>"$tmp/err"
 if [ $? = 1 ] && grep -q NUL "$tmp/err" && [ ! -s "$tmp/out" ]; then ok "a NUL byte in a chat prompt"; else no "a NUL byte in a chat prompt: $(cat "$tmp/err")"; fi
 
+f=$(spoiled nan) && poke "$f" $(($(wc -c <"$f") - 34)) '\377\177'
+refuse "weights that are no numbers" 1 "nan.gguf.*no numbers" "$weir" run --raw -m "$f" -p hello -n 4
+"$weir" verify "$f" --steps 1 --prompt-tokens 3 >"$tmp/out" 2>"$tmp/err"
+if [ $? = 1 ] && grep -q "no numbers" "$tmp/out"; then ok "verify of weights that are no numbers"; else no "verify of weights that are no numbers: $(tail -n 1 "$tmp/out")"; fi
 mkdir "$tmp/bad" && cp "$tmp/hf"/* "$tmp/bad" && rm "$tmp/bad/config.json"
 refuse "safetensors without config.json" 1 "config.json" "$weir" inspect "$tmp/bad"
 printf '{"architectures": ["Llama' >"$tmp/bad/config.json"
@@ -114,6 +118,10 @@ cp "$tmp/hf/config.json" "$tmp/bad" && head -c 5000 "$tmp/hf/model.safetensors" 
 refuse "a truncated safetensors file" 1 "model.safetensors" "$weir" inspect "$tmp/bad"
 cp "$tmp/hf/model.safetensors" "$tmp/bad" && poke "$tmp/bad/model.safetensors" 0 '\377\377\377\377\377\377\377\177'
 refuse "a safetensors header that lies" 1 "model.safetensors" "$weir" inspect "$tmp/bad"
+
+rm "$tmp/bad/config.json" && mkfifo "$tmp/bad/config.json"
+refuse "a pipe in the place of config.json" 1 "config.json.*pipe" "$weir" inspect "$tmp/bad"
+rm -r "$tmp/bad"
 
 # ---- output
 mkdir "$tmp/dir"
@@ -124,6 +132,12 @@ refuse "synth with an impossible shape" 2 "multiple" "$weir" synth --type Q4_K -
 refuse "synth of an unknown type" 2 "Q9_9" "$weir" synth --type Q9_9 -o "$tmp/x.gguf"
 refuse "synth of an unknown architecture" 1 "mamba" "$weir" synth --arch mamba -o "$tmp/x.gguf"
 [ -z "$(ls "$tmp" | grep '^x\.gguf\|partial')" ] && ok "a refused synth leaves no file" || no "a refused synth leaves a file"
+mkfifo "$tmp/fifo"
+refuse "synth onto a pipe" 1 "fifo.*not a regular file" "$weir" synth -o "$tmp/fifo"
+[ -p "$tmp/fifo" ] && ok "the pipe is still there" || no "synth replaced a pipe by a file"
+rm "$tmp/fifo"
+(ulimit -f 8; "$weir" synth -o "$tmp/x.gguf" >"$tmp/out" 2>"$tmp/err"; echo $? >"$tmp/rc")
+if [ "$(cat "$tmp/rc")" = 1 ] && grep -q "x.gguf.*writing failed" "$tmp/err" && [ -z "$(ls "$tmp" | grep '^x\.gguf')" ]; then ok "a limit on the size of files"; else no "a limit on the size of files: $(cat "$tmp/rc" "$tmp/err")"; fi
 if [ -w /dev/full ]; then
     "$weir" inspect "$tmp/m.gguf" >/dev/full 2>"$tmp/err"
     if [ $? = 1 ] && grep -q "standard output" "$tmp/err"; then ok "a full disk behind standard output"; else no "a full disk behind standard output"; fi

@@ -231,13 +231,13 @@ static void test_bad_logits(void **state)
     flat(logits, 1.0F);
     logits[77] = NAN;
     begin(s);
-    assert_int_equal(rt_sampler_pick(s->sampler, logits, history, 12, &token, &s->err), WEIR_ERR_INTERNAL);
+    assert_int_equal(rt_sampler_pick(s->sampler, logits, history, 12, &token, &s->err), WEIR_ERR_FORMAT);
     assert_mentions(s->err.message, "position 12");
     assert_mentions(s->err.message, "77");
     logits[77] = INFINITY;
-    assert_int_equal(rt_sampler_pick(s->sampler, logits, NULL, 0, &token, &s->err), WEIR_ERR_INTERNAL);
+    assert_int_equal(rt_sampler_pick(s->sampler, logits, NULL, 0, &token, &s->err), WEIR_ERR_FORMAT);
     flat(logits, -INFINITY);
-    assert_int_equal(rt_sampler_pick(s->sampler, logits, NULL, 0, &token, &s->err), WEIR_ERR_INTERNAL);
+    assert_int_equal(rt_sampler_pick(s->sampler, logits, NULL, 0, &token, &s->err), WEIR_ERR_FORMAT);
     flat(logits, -INFINITY);
     logits[9] = -1e30F;
     assert_int_equal(pick(s, logits, NULL, 0), 9);
