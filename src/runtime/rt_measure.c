@@ -139,6 +139,13 @@ weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *byt
     *bytes_per_s = 0.0;
     memory_walk *w = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof *w, &failure);
     if (w == NULL) goto done;
+    /* In a small control group the block itself must not be what ends the process. */
+    base_memory_limits limits;
+    uint64_t there, reserve;
+    if (rt_limits_read(c, &limits, &failure) != WEIR_OK ||
+        rt_default_budget(c, &limits, &there, &reserve, &failure) != WEIR_OK)
+        goto done;
+    while (bytes > there / 2 && bytes / 2 >= MEMORY_MIN_BYTES) bytes /= 2;
     for (; block == NULL && bytes >= MEMORY_MIN_BYTES; bytes /= 2) {
         block = base_pages_alloc(c->env, BASE_TAG_RUNTIME, bytes, true, &failure);
         if (block != NULL) break;
