@@ -219,6 +219,14 @@ static weir_status put_gemma3(const fmt_hf_config *c, weir_error *err)
     return s == WEIR_OK ? fmt_model_put_f32(c->m, "weir.norm_offset", 1, err) : s;
 }
 
+/* An explicit "no": a missing head is then no tied one. */
+static weir_status put_own_head(const fmt_hf_config *c, weir_error *err)
+{
+    bool tied;
+    weir_status s = fmt_hf_bool(c->doc, c->text, "tie_word_embeddings", true, &tied, err);
+    return s == WEIR_OK && !tied ? fmt_model_put_u32(c->m, "weir.own_head", 1, err) : s;
+}
+
 weir_status fmt_hf_put_config(fmt_model *m, const fmt_hf_doc *doc, fmt_hf_arch *arch, weir_error *err)
 {
     fmt_hf_config c = {.m = m, .doc = doc, .text = doc->root};
@@ -233,6 +241,7 @@ weir_status fmt_hf_put_config(fmt_model *m, const fmt_hf_doc *doc, fmt_hf_arch *
     s = fmt_model_put_str(m, "general.architecture", c.cls->gguf, strlen(c.cls->gguf), err);
     if (s == WEIR_OK) s = refuse_unknown_ways(&c, err);
     if (s == WEIR_OK) s = put_sizes(&c, err);
+    if (s == WEIR_OK) s = put_own_head(&c, err);
     if (s == WEIR_OK) s = put_window(&c, err);
     if (s == WEIR_OK) s = fmt_hf_put_rope(&c, err);
     if (s == WEIR_OK && c.cls->arch == FMT_HF_GEMMA3) s = put_gemma3(&c, err);

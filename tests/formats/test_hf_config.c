@@ -80,8 +80,10 @@ static void test_llama(void **state)
                     ",\"rms_norm_eps\":1e-05,\"rope_theta\":500000.0,\"hidden_act\":\"silu\","
                     "\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
                     "\"original_max_position_embeddings\":64,\"rope_type\":\"llama3\"},"
-                    "\"eos_token_id\":[5,6],\"bos_token_id\":3,\"pad_token_id\":null"));
+                    "\"eos_token_id\":[5,6],\"bos_token_id\":3,\"pad_token_id\":null,"
+                    "\"tie_word_embeddings\":false"));
     assert_string_equal(fmt_get_str(m, "general.architecture"), "llama");
+    has_u64(m, "weir.own_head", 1);
     has_u64(m, "llama.block_count", 3);
     has_u64(m, "llama.context_length", 256);
     has_u64(m, "llama.embedding_length", 64);
@@ -303,6 +305,7 @@ static void test_bad_config(void **state)
         {CONFIG("LlamaForCausalLM", ",\"head_dim\":7"), WEIR_ERR_FORMAT, "7 rotary dimensions"},
         {CONFIG("LlamaForCausalLM", ",\"hidden_act\":\"relu\""), WEIR_ERR_UNSUPPORTED,
          "\"hidden_act\" is \"relu\""},
+        {CONFIG("LlamaForCausalLM", ",\"tie_word_embeddings\":1"), WEIR_ERR_FORMAT, "neither true nor false"},
         {CONFIG("LlamaForCausalLM", ",\"quantization_config\":{}"), WEIR_ERR_UNSUPPORTED,
          "quantized safetensors"},
         {CONFIG("LlamaForCausalLM", ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2}"),

@@ -155,6 +155,9 @@ static void bad_keys(void **state)
         {NULL, "rope.dimension_count", 8, WEIR_OK, ""},
         {NULL, "context_length", 0, WEIR_ERR_FORMAT, "context_length"},
         {NULL, "rope.scaling.type", 1, WEIR_ERR_FORMAT, "wanted string"},
+        {NULL, "weir.own_head", 1, WEIR_ERR_MISSING_TENSOR, "output.weight"},
+        {NULL, "weir.own_head", 0, WEIR_OK, ""},
+        {NULL, "weir.own_head", 2, WEIR_ERR_FORMAT, "weir.own_head"},
     };
 
     (void)state;

@@ -161,6 +161,17 @@ static weir_status add_head(lm_model *lm, weir_error *err)
     return status;
 }
 
+/* A file without a head of its own has a tied one, unless its configuration says otherwise: then the head is
+ * lost. */
+static weir_status read_tied(lm_model *lm, weir_error *err)
+{
+    uint64_t own;
+    weir_status status = fmt_get_u64(lm->file, "weir.own_head", 0, 0, 1, &own, err);
+
+    if (status == WEIR_OK) lm->hp.tied = own == 0 && fmt_model_find_tensor(lm->file, "output.weight") == NULL;
+    return status;
+}
+
 /* Weights of layers beyond block_count would be left out in silence: the file's keys and tensors disagree. */
 static weir_status check_no_more_layers(const lm_model *lm, weir_error *err)
 {
@@ -185,9 +196,8 @@ weir_status lm_weights_register(lm_model *lm, weir_error *err)
         status = mem_component_add_unit(lm->component, name, MEM_MARK_NONE, &unit, err);
         if (status == WEIR_OK) status = add_layer_weights(lm, i, unit, err);
     }
-    if (status != WEIR_OK) return status;
-    lm->hp.tied = fmt_model_find_tensor(lm->file, "output.weight") == NULL;
-    status = add_head(lm, err);
+    if (status == WEIR_OK) status = read_tied(lm, err);
+    if (status == WEIR_OK) status = add_head(lm, err);
     if (status == WEIR_OK) status = mem_component_seal(lm->component, err);
     return status;
 }
