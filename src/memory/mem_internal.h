@@ -3,6 +3,7 @@
  *   mem_component.c  registration      mem_plan.c    sizes, pure
  *   mem_cut.c        what stays        mem_place.c   loading
  *   mem_rows.c       rows by number    mem_stream.c  the ring that streamed tiles pass through
+ *   mem_predict.c    the ring played through, to predict the time of a pass
  *
  * The rules of the shared state are in README.md. */
 #ifndef WEIR_MEM_INTERNAL_H

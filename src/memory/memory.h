@@ -71,6 +71,17 @@ typedef struct mem_plan {
 /* BUDGET when budget_bytes < smallest_bytes; *out is then filled all the same. */
 weir_status mem_plan_make(const mem_component *c, uint64_t budget_bytes, mem_plan *out, weir_error *err);
 
+/* What a prediction rests on, all measured. */
+typedef struct mem_speed {
+    double storage_bytes_per_s; /* of large queued reads */
+    double compute_bytes_per_s; /* weights worked off when all are in memory */
+    double latency_s;           /* of one small read */
+} mem_speed;
+/* Seconds of a pass in a long run of passes, by playing the ring through. Nothing is read. INVALID_ARGUMENT
+ * for rates that are not above 0, BUDGET as mem_plan_make. */
+weir_status mem_plan_predict(const mem_component *c, const mem_plan *plan, const mem_speed *speed,
+                             double *seconds, weir_error *err);
+
 /* ---- placing ---- */
 typedef struct mem_place_options {
     base_aio_options aio;

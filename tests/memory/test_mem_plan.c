@@ -1,6 +1,8 @@
 /* Plans: the sizes of every budget, the order of R4.5, and descriptions that must be refused. */
 #include "mem_test.h"
 
+#include <math.h>
+
 #define MIB (UINT64_C(1) << 20)
 
 static void plans_keep_the_budget(void **state)
@@ -123,6 +125,68 @@ static void rings_fit_the_model(void **state)
     close_fixture(f);
 }
 
+static double seconds_of(fixture *f, const mem_plan *plan, double storage, double compute)
+{
+    mem_speed speed = {storage, compute, 0};
+    double seconds;
+    assert_status(mem_plan_predict(f->c, plan, &speed, &seconds, &f->err), WEIR_OK);
+    return seconds;
+}
+
+/* Whatever the budget and whichever of the two is slower, a pass takes little longer than the slower one. */
+static void neither_storage_nor_computation_waits(fixture *f, const char *name)
+{
+    static const uint32_t percents[] = {10, 30, 50, 70, 80, 90, 95, 97};
+    static const double storage[] = {2e8, 1e9, 3e9, 6e9};
+    const double compute = 6e9;
+    mem_plan all = plan_of(f, UINT64_MAX);
+    for (size_t i = 0; i < sizeof percents / sizeof *percents; i++) {
+        mem_plan p = plan_of(f, all.whole_bytes / 100 * percents[i]);
+        for (size_t k = 0; k < sizeof storage / sizeof *storage; k++) {
+            double reading = (double)p.streamed_bytes / storage[k];
+            double computing = (double)(all.resident_bytes + all.fixed_bytes) / compute;
+            double limit = reading > computing ? reading : computing;
+            double share = limit / seconds_of(f, &p, storage[k], compute);
+            if (getenv("WEIR_TEST_VERBOSE") != NULL)
+                print_message("%s %u %% %.1f GB/s: %.3f\n", name, percents[i], storage[k] / 1e9, share);
+            if (share < 0.92 || share > 1.01)
+                fail_msg("%s, %u %%, storage at %.1f GB/s: %.3f of the limit", name, percents[i],
+                         storage[k] / 1e9, share);
+        }
+    }
+}
+
+static void passes_are_predicted(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_model(f, 30, 576, 1536, 360, 960);
+    neither_storage_nor_computation_waits(f, "135M");
+    close_fixture(f);
+    open_model(f, 22, 2048, 5632, 2176, 5984);
+    neither_storage_nor_computation_waits(f, "1.1B");
+    mem_plan p = plan_of(f, UINT64_MAX);
+    assert_true(fabs(seconds_of(f, &p, 1e9, 1e9) * 1e9 / (double)p.resident_bytes - 1) < 0.001);
+    mem_speed none = {0, 1e9, 0};
+    double seconds;
+    assert_status(mem_plan_predict(f->c, &p, &none, &seconds, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    close_fixture(f);
+    open_model(f, 32, 4096, 14336, 2304, 8064);
+    neither_storage_nor_computation_waits(f, "8B");
+    close_fixture(f);
+    /* Most of the weights are one matrix, as in a small model with a large vocabulary. */
+    open_model(f, 18, 640, 2048, 400, 1200);
+    mem_component_destroy(f->c);
+    assert_status(mem_component_create(f->env, "model", MEM_SEQUENCE, &f->c, &f->err), WEIR_OK);
+    uint32_t unit = add_unit(f, "layers", MEM_MARK_NONE);
+    add_weight(f, unit, "layers", 65536, 1024, true, false);
+    unit = add_unit(f, "head", MEM_MARK_NONE);
+    add_weight(f, unit, "head", 262144, 680, true, true);
+    assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
+    neither_storage_nor_computation_waits(f, "large vocabulary");
+    close_fixture(f);
+}
+
 static void refused(fixture *f, mem_weight_desc d, weir_status wanted)
 {
     mem_weight_id id;
@@ -186,11 +250,9 @@ static void an_empty_component_is_whole(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_keep_the_budget),
-        cmocka_unit_test(too_small_a_budget_is_named),
-        cmocka_unit_test(parts_are_what_the_rules_say),
-        cmocka_unit_test(rings_fit_the_model),
-        cmocka_unit_test(hostile_descriptions_are_refused),
+        cmocka_unit_test(plans_keep_the_budget),        cmocka_unit_test(too_small_a_budget_is_named),
+        cmocka_unit_test(parts_are_what_the_rules_say), cmocka_unit_test(rings_fit_the_model),
+        cmocka_unit_test(passes_are_predicted),         cmocka_unit_test(hostile_descriptions_are_refused),
         cmocka_unit_test(an_empty_component_is_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
