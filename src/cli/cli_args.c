@@ -31,13 +31,18 @@ static void print_help(const cli_args *a)
     printf("  %-28s %s\n", "-h, --help", "this text");
 }
 
-static const cli_option *find(const cli_args *a, const char *name, size_t len, char letter)
+static const cli_option *find_name(const cli_args *a, const char *name, size_t len)
 {
-    for (uint32_t i = 0; i < a->n_options; i++) {
-        const cli_option *o = &a->options[i];
-        if (letter != 0 ? o->letter == letter : strlen(o->name) == len && strncmp(o->name, name, len) == 0)
-            return o;
-    }
+    for (uint32_t i = 0; i < a->n_options; i++)
+        if (strlen(a->options[i].name) == len && strncmp(a->options[i].name, name, len) == 0)
+            return &a->options[i];
+    return NULL;
+}
+
+static const cli_option *find_letter(const cli_args *a, char letter)
+{
+    for (uint32_t i = 0; i < a->n_options; i++)
+        if (a->options[i].letter == letter && letter != 0) return &a->options[i];
     return NULL;
 }
 
@@ -131,10 +136,10 @@ static int parse_option(cli_args *a, int argc, char **argv, int *i)
     const cli_option *o;
     if (word[1] == '-') {
         const char *name = word + 2, *equals = strchr(name, '=');
-        o = find(a, name, equals ? (size_t)(equals - name) : strlen(name), 0);
+        o = find_name(a, name, equals ? (size_t)(equals - name) : strlen(name));
         if (equals != NULL) value = equals + 1;
     } else {
-        o = find(a, NULL, 0, word[1]);
+        o = find_letter(a, word[1]);
         if (word[2] != 0) value = word + 2;
     }
     if (o == NULL)
@@ -151,7 +156,7 @@ static int parse_option(cli_args *a, int argc, char **argv, int *i)
 /* A FILE may be given as the operand or with -m, not both. */
 static int take_operand(cli_args *a)
 {
-    const cli_option *model = find(a, NULL, 0, 'm');
+    const cli_option *model = find_letter(a, 'm');
     if (a->value == NULL || model == NULL) return CLI_OK;
     if (*(const char **)model->dest != NULL)
         return cli_usage(a->command, "two models are given: %s and %s", *(const char **)model->dest,

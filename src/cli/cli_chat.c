@@ -37,10 +37,11 @@ static bool print_text(void *arg, const char *text, size_t len)
 
 static bool say(chat *c, const char *role, const char *text)
 {
-    char *copy = strdup(text);
-    if (copy == NULL) return false;
-    c->messages[c->n_messages++] = (weir_message){role, copy};
-    return true;
+    weir_message *m = &c->messages[c->n_messages];
+    m->role = role;
+    m->content = strdup(text);
+    if (m->content != NULL) c->n_messages++;
+    return m->content != NULL;
 }
 
 static void unsay(chat *c)

@@ -34,16 +34,17 @@ check "seeds mean in chat what they mean in run" 'cmp -s "$tmp/a" "$tmp/b" && ! 
 
 # Ctrl-C in a pipe ends the program, with what there is marked as stopped.
 mkfifo "$tmp/lines"
-timeout --foreground -s KILL 60 "$weir" chat -m "$tmp/m.gguf" --ctx 20000 -n 20000 --quiet <"$tmp/lines" >"$tmp/out" 2>"$tmp/err" &
+rm -f "$tmp/out"
+"$weir" chat -m "$tmp/m.gguf" --ctx 20000 -n 20000 --quiet <"$tmp/lines" >"$tmp/out" 2>"$tmp/err" &
 pid=$!
 exec 4>"$tmp/lines"
 echo hello >&4
 tries=0
 while [ ! -s "$tmp/out" ] && [ $tries -lt 200 ]; do sleep 0.05 && tries=$((tries + 1)); done
 kill -INT "$pid"
+exec 4>&-
 wait "$pid"
 rc=$?
-exec 4>&-
 check "a pipe: SIGINT ends the program within the answer, exit 130" '[ $rc = 130 ] && grep -q "stopped" "$tmp/err"'
 
 # ---- on a terminal
