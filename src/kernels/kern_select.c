@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 #if KERN_HAVE_AVX2 || KERN_HAVE_AVX512
@@ -22,6 +24,13 @@ static bool has_avx512(void)
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
+}
+#endif
+#if KERN_HAVE_NEON
+/* NEON itself is part of every 64-bit Arm; dot products came with later machines. */
+static bool has_neon_dot(void)
+{
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 }
 #endif
 
@@ -46,7 +55,7 @@ static const set sets[] = {
     {"avx2", &kern_avx2_table, has_avx2},
 #endif
 #if KERN_HAVE_NEON
-    {"neon", &kern_neon_table, always},
+    {"neon", &kern_neon_table, has_neon_dot},
 #endif
     {"ref", &kern_ref_table, always},
 };

@@ -8,7 +8,7 @@
 
 #include "kernels/kernels.h"
 
-/* 1 from the commit that adds the table on; the source files stand in x86/ and arm/. */
+/* The source files stand in x86/ and arm/; what both are made of, in vector/. */
 #if defined(__x86_64__)
 #define KERN_HAVE_AVX2   1
 #define KERN_HAVE_AVX512 1
@@ -16,14 +16,18 @@
 #define KERN_HAVE_AVX2   0
 #define KERN_HAVE_AVX512 0
 #endif
+#if defined(__aarch64__)
+#define KERN_HAVE_NEON 1
+#else
 #define KERN_HAVE_NEON 0
+#endif
 
 extern const kern_table kern_ref_table;
 #if defined(__x86_64__)
 extern const kern_table kern_avx2_table;   /* AVX2, FMA, F16C */
 extern const kern_table kern_avx512_table; /* those, and AVX-512 F, BW, VL, DQ, VNNI, VBMI */
 #elif defined(__aarch64__)
-extern const kern_table kern_neon_table;
+extern const kern_table kern_neon_table; /* NEON with dot products (sdot) */
 #endif
 
 void kern_ref_dequantize(uint32_t dtype, const void *src, size_t n, float *dst);

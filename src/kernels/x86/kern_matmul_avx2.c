@@ -1,3 +1,3 @@
 /* Matrix products: AVX2. */
 #include "x86_vec_avx2.h"
-#include "x86_matmul.h"
+#include "kernels/vector/vec_matmul.h"

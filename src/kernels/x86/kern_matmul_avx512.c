@@ -1,3 +1,3 @@
 /* Matrix products: AVX-512. */
 #include "x86_vec_avx512.h"
-#include "x86_matmul.h"
+#include "kernels/vector/vec_matmul.h"

@@ -1,4 +1,4 @@
 /* Quantizing, norm, rotation, elementwise functions, attention: AVX-512. */
 #include "x86_vec_avx512.h"
-#include "x86_attention.h"
-#include "x86_ops.h"
+#include "kernels/vector/vec_attention.h"
+#include "kernels/vector/vec_ops.h"

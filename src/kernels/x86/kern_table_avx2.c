@@ -1,4 +1,4 @@
 /* The AVX2 table. */
-#include "x86_internal.h"
+#include "kernels/vector/vec_internal.h"
 
-X86_TABLE(avx2);
+VEC_TABLE(avx2);

@@ -1,4 +1,4 @@
 /* The AVX-512 table. */
-#include "x86_internal.h"
+#include "kernels/vector/vec_internal.h"
 
-X86_TABLE(avx512);
+VEC_TABLE(avx512);

@@ -10,6 +10,8 @@
 #define V_LANES            8
 #define V_BYTES            32
 #define V_TILE_TOKENS      2
+#define V_BAND_PANELS      4
+#define V_FEW_PANELS       1
 #define V_DOT_TOKENS       3
 #define V_BLOCK_ROWS       2
 #define V_BLOCK_TOKENS     6
@@ -26,6 +28,8 @@
 
 typedef __m256i vi;
 typedef __m256 vf;
+
+#include "x86_sums.h"
 
 V_INLINE vi v_loadi(const void *p)
 {
@@ -262,14 +266,15 @@ V_INLINE vi v_lookup(vi table, vi index)
 {
     return _mm256_shuffle_epi8(table, index);
 }
-/* Four bytes at p + at[lane]. */
-V_INLINE vi v_gather(const uint8_t *p, vi at)
+/* Four bytes at rows[lane] + at; offsets[lane] is rows[lane] - rows[0]. */
+V_INLINE vi v_gather(const uint8_t *const *rows, size_t at, vi offsets)
 {
-    return _mm256_i32gather_epi32((const int *)(const void *)p, at, 1);
+    return _mm256_i32gather_epi32((const int *)(const void *)(rows[0] + at), offsets, 1);
 }
 /* A run sums pairs of products in 16 bits: 4 x (2 x 31 x 127) and 2 x (2 x 63 x 127) stay below 2^15. */
-#define V_RUN_31 4
-#define V_RUN_63 2
+#define V_RUN_31   4
+#define V_RUN_63   2
+#define V_RUN_WIDE 0
 V_INLINE vi v_run_begin(vi acc)
 {
     (void)acc;

@@ -1,5 +1,5 @@
 /* Vector layer of the AVX-512 kernels: sixteen lanes of 32 bits. x86_vec_avx2.h gives the same names with
- * eight lanes; the algorithms (x86_pack.h, x86_tile.h, ...) are written once over either.
+ * eight lanes; the algorithms (vec_pack.h, vec_tile.h, ...) are written once over either.
  *
  * Dot products are of the four unsigned weight bytes and the four signed activation bytes of each lane:
  * exact. */
@@ -15,6 +15,9 @@
 #define V_BYTES   64
 /* Tiles of outputs: two vectors of rows by so many tokens. */
 #define V_TILE_TOKENS 6
+/* Panels of a band, for many tokens and for few. */
+#define V_BAND_PANELS 4
+#define V_FEW_PANELS  1
 /* Tokens of a tile of float weights. */
 #define V_DOT_TOKENS 6
 /* The same for many tokens. */
@@ -34,6 +37,8 @@
 
 typedef __m512i vi;
 typedef __m512 vf;
+
+#include "x86_sums.h"
 
 V_INLINE vi v_loadi(const void *p)
 {
@@ -185,15 +190,17 @@ V_INLINE vi v_lookup(vi table, vi index)
 {
     return _mm512_shuffle_epi8(table, index);
 }
-/* Four bytes at p + at[lane]. */
-V_INLINE vi v_gather(const uint8_t *p, vi at)
+/* Four bytes at rows[lane] + at; offsets[lane] is rows[lane] - rows[0]. */
+V_INLINE vi v_gather(const uint8_t *const *rows, size_t at, vi offsets)
 {
-    return _mm512_i32gather_epi32(at, p, 1);
+    return _mm512_i32gather_epi32(offsets, rows[0] + at, 1);
 }
 /* The dot products of a run of vectors: begin, then dot for each, then end. A run holds at most V_RUN_...
- * vectors, by the largest weight; with AVX-512 runs need no limit, and begin and end do nothing. */
-#define V_RUN_31 4
-#define V_RUN_63 2
+ * vectors, by the largest weight. V_RUN_WIDE: sums have 32 bits, so runs need no limit, and begin and end do
+ * nothing. */
+#define V_RUN_31   4
+#define V_RUN_63   2
+#define V_RUN_WIDE 1
 V_INLINE vi v_run_begin(vi acc)
 {
     return acc;

@@ -1,10 +1,14 @@
-/* The functions of the two x86 tables. */
-#ifndef WEIR_X86_INTERNAL_H
-#define WEIR_X86_INTERNAL_H
+/* The functions of a table that a vector layer makes, and the table.
+ *
+ * The algorithms of this folder are written once, over a vector layer: a header with V_NAME, V_LANES, vi, vf
+ * and the v_ functions (x86/x86_vec_avx512.h, x86/x86_vec_avx2.h, arm/arm_vec_neon.h), which a source file
+ * includes first. */
+#ifndef WEIR_VEC_INTERNAL_H
+#define WEIR_VEC_INTERNAL_H
 
 #include "kernels/kern_tables.h"
 
-#define X86_DECLARE(set)                                                                                     \
+#define VEC_DECLARE(set)                                                                                     \
     void kern_matmul_##set(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch);           \
     void kern_quantize_##set(kern_act act, const float *x, size_t k, void *dst);                             \
     void kern_rms_norm_##set(const float *x, const float *w, float w_offset, float eps, size_t n, float *y); \
@@ -20,10 +24,14 @@
     void kern_softcap_##set(float *x, size_t n, float cap);                                                  \
     float kern_softmax_##set(const float *x, size_t n, float inv_temperature, float *p);
 
-X86_DECLARE(avx512)
-X86_DECLARE(avx2)
+#if defined(__x86_64__)
+VEC_DECLARE(avx512)
+VEC_DECLARE(avx2)
+#elif defined(__aarch64__)
+VEC_DECLARE(neon)
+#endif
 
-#define X86_TABLE(set)                                                                                       \
+#define VEC_TABLE(set)                                                                                       \
     const kern_table kern_##set##_table = {                                                                  \
         .name = #set,                                                                                        \
         .dequantize = kern_ref_dequantize,                                                                   \

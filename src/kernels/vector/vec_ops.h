@@ -1,10 +1,10 @@
 /* Everything that is neither a matrix product nor attention: quantizing, norm, rotation, elementwise
  * functions, the cache's writer. */
-#ifndef WEIR_X86_OPS_H
-#define WEIR_X86_OPS_H
+#ifndef WEIR_VEC_OPS_H
+#define WEIR_VEC_OPS_H
 
-#include "x86_internal.h"
-#include "x86_math.h"
+#include "vec_internal.h"
+#include "vec_math.h"
 
 #define OPS_PARTS (16 / V_LANES)
 
@@ -27,17 +27,7 @@ V_INLINE void quantize_block(const float *x, const int n, int8_t *q, float *d)
 /* Sums of each n bytes. */
 V_INLINE void sum_groups(const int8_t *q, size_t n_groups, const int n, int32_t *sum)
 {
-    const __m128i ones8 = _mm_set1_epi8(1), ones16 = _mm_set1_epi16(1);
-    for (size_t i = 0; i < n_groups; i++) {
-        __m128i s = _mm_setzero_si128();
-        for (int j = 0; j < n; j += 16) {
-            __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(q + i * (size_t)n + j));
-            s = _mm_add_epi32(s, _mm_madd_epi16(_mm_maddubs_epi16(ones8, x), ones16));
-        }
-        s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
-        s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
-        sum[i] = _mm_cvtsi128_si32(s);
-    }
+    for (size_t i = 0; i < n_groups; i++) sum[i] = v_sum_bytes(q + i * (size_t)n, n);
 }
 void V_NAME(kern_quantize)(kern_act act, const float *x, size_t k, void *dst)
 {

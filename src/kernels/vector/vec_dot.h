@@ -1,11 +1,11 @@
 /* Matrix products with float weights (F32, F16, BF16): sixteen lanes along k, as docs/numerics.md orders
  * them. A tile is R weight rows by T tokens whose lanes all live in registers, since one lane's chain of fma
  * is slow and only many of them together fill the machine. */
-#ifndef WEIR_X86_DOT_H
-#define WEIR_X86_DOT_H
+#ifndef WEIR_VEC_DOT_H
+#define WEIR_VEC_DOT_H
 
 #include "kernels/kern_blocks.h"
-#include "x86_internal.h"
+#include "vec_internal.h"
 
 #define DOT_PARTS (16 / V_LANES)
 

@@ -1,9 +1,9 @@
 /* The weight types: for each, the function that packs blocks of V_LANES rows into a panel, the one that
  * multiplies them with a single token without a panel, its tiles, and what these need to know. */
-#ifndef WEIR_X86_TYPES_H
-#define WEIR_X86_TYPES_H
+#ifndef WEIR_VEC_TYPES_H
+#define WEIR_VEC_TYPES_H
 
-#include "x86_tile.h"
+#include "vec_tile.h"
 
 typedef void pack_fn(row_set *s, size_t block, size_t n, char *panel);
 typedef void direct_fn(row_set *s, size_t block, const tile_args *a);
@@ -23,9 +23,9 @@ typedef struct quant_type {
 V_INLINE void prefetch_ahead(row_set *s, const int bytes)
 {
     if (s->near) {
-        V_UNROLL for (int i = 0; i < bytes; i += 64) _mm_prefetch(s->ahead + i, _MM_HINT_T0);
+        V_UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(s->ahead + i, 0, 3);
     } else {
-        V_UNROLL for (int i = 0; i < bytes; i += 64) _mm_prefetch(s->ahead + i, _MM_HINT_T1);
+        V_UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(s->ahead + i, 0, 2);
     }
     s->ahead += bytes;
 }

@@ -1,23 +1,23 @@
 /* Quantized matrix products: packs a band of rows over a stretch of k, then runs tiles over all tokens. The
  * sums of unfinished outputs wait in the output itself, so scratch does not grow with k or the number of
  * tokens, and stretches change no bit: each output's chain goes on where it stopped. */
-#ifndef WEIR_X86_MATMUL_H
-#define WEIR_X86_MATMUL_H
+#ifndef WEIR_VEC_MATMUL_H
+#define WEIR_VEC_MATMUL_H
 
-#include "x86_internal.h"
-#include "x86_types.h"
-#include "x86_dot_blocks.h"
+#include "vec_internal.h"
+#include "vec_types.h"
+#include "vec_dot_blocks.h"
 
 /* Few tokens: narrow bands and short stretches that stay in the first cache on their way from memory. Many:
  * each packed weight is used for every token, so pack as much as the second cache likes. */
 #define FEW_TOKENS        6
 #define FEW_K             512
 #define NEAR_BYTES        (20u << 10)
-#define BAND_PANELS       4
 #define MANY_FLOAT_TOKENS 8
-static_assert((size_t)BAND_PANELS * (TILE_K / 256) * PANEL_256_MIN <= KERN_SCRATCH_MIN,
+static_assert((size_t)V_BAND_PANELS * (TILE_K / 256) * PANEL_256_MIN <= KERN_SCRATCH_MIN,
               "a band fits scratch");
-static_assert((size_t)BAND_PANELS * (TILE_K / 32) * PANEL_32_MIN <= KERN_SCRATCH_MIN, "a band fits scratch");
+static_assert((size_t)V_BAND_PANELS * (TILE_K / 32) * PANEL_32_MIN <= KERN_SCRATCH_MIN,
+              "a band fits scratch");
 
 /* out[i] = factor x in[i] */
 static void multiply_sums(int32_t *out, const int32_t *in, size_t n, int32_t factor)
@@ -32,16 +32,11 @@ static void multiply_shifts(float *out, const float *d, const int32_t *sum, size
     for (; i + V_LANES <= n; i += V_LANES) v_store(out + i, v_mul(v_load(d + i), v_float(v_loadi(sum + i))));
     for (; i < n; i++) out[i] = d[i] * (float)sum[i];
 }
-/* Sums of 16 elements, 16 per block, to int16 in the order of PAIRS: (0, 2), (1, 3) of each four sub-blocks.
- * 32 x 127 fits easily. */
+/* Sums of 16 elements, 16 per block, to int16 in the order of PAIRS. 32 x 127 fits easily. */
 static void pair_sums(int16_t *out, const int32_t *sum, size_t n_blocks, int sub)
 {
-    const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1);
     for (size_t i = 0; i < 4 * n_blocks; i += sub / 16) {
-        __m128i s = _mm_loadu_si128((const __m128i *)(const void *)(sum + 4 * i));
-        if (sub == 32)
-            s = _mm_hadd_epi32(s, _mm_loadu_si128((const __m128i *)(const void *)(sum + 4 * i + 4)));
-        _mm_storel_epi64((__m128i *)(void *)out, _mm_shuffle_epi8(s, order));
+        v_store_pairs(out, sum + 4 * i, sub == 32);
         out += 4;
     }
 }
@@ -145,7 +140,7 @@ static void matmul_quant(const kern_matmul *m, const quant_type *type, size_t ro
                          void *scratch)
 {
     bool few = m->n_tokens <= FEW_TOKENS;
-    size_t band = few ? V_LANES : BAND_PANELS * V_LANES, stretch = few ? FEW_K : TILE_K;
+    size_t band = (few ? V_FEW_PANELS : V_BAND_PANELS) * V_LANES, stretch = few ? FEW_K : TILE_K;
     tile_tokens tokens;
     char *panels = scratch;
     for (size_t row = row_begin; row < row_end; row += band) {

@@ -1,12 +1,12 @@
-/* Matrix products with float weights for many tokens. The order of additions is that of x86_dot.h, the order
+/* Matrix products with float weights for many tokens. The order of additions is that of vec_dot.h, the order
  * of work is not: a band of rows is widened to floats once per stretch of k and serves a group of tokens; all
  * lanes of the band and the group wait in scratch between stretches, sixteen floats per output.
  *
  *   scratch:  weights [BLOCK_ROWS][BLOCK_K] floats | lanes [BLOCK_TOKENS][BLOCK_ROWS][16] floats */
-#ifndef WEIR_X86_DOT_BLOCKS_H
-#define WEIR_X86_DOT_BLOCKS_H
+#ifndef WEIR_VEC_DOT_BLOCKS_H
+#define WEIR_VEC_DOT_BLOCKS_H
 
-#include "x86_dot.h"
+#include "vec_dot.h"
 
 #define BLOCK_ROWS   16
 #define BLOCK_K      512

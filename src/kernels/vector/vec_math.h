@@ -1,6 +1,6 @@
 /* exp, tanh and the activations built from them, lane by lane the steps of kern_math.h. */
-#ifndef WEIR_X86_MATH_H
-#define WEIR_X86_MATH_H
+#ifndef WEIR_VEC_MATH_H
+#define WEIR_VEC_MATH_H
 
 #include "kernels/kern_math.h"
 

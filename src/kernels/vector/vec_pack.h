@@ -1,4 +1,4 @@
-/* Packs weight blocks of V_LANES rows into panels, the form in which tiles (x86_tile.h) read them. Written
+/* Packs weight blocks of V_LANES rows into panels, the form in which tiles (vec_tile.h) read them. Written
  * over a vector layer, which must be included first.
  *
  * A panel has the rows in lanes. Of a block of 32 elements:
@@ -11,9 +11,9 @@
  *     float d[V_LANES], dmin[V_LANES]; (minima: pairs of int16 per lane, in the order of PAIRS below);
  *     then per sub-block: int32 scale[V_LANES], and its 8 (4) vectors of weight bytes.
  *
- * Bytes are unsigned: the value plus the type's bias (x86_types.h). */
-#ifndef WEIR_X86_PACK_H
-#define WEIR_X86_PACK_H
+ * Bytes are unsigned: the value plus the type's bias (vec_types.h). */
+#ifndef WEIR_VEC_PACK_H
+#define WEIR_VEC_PACK_H
 
 #include "kernels/kern_blocks.h"
 
@@ -31,6 +31,11 @@ typedef struct row_set {
 #define PANEL_K32     ((2 + 64 + 8) * V_BYTES)      /* sub-blocks of 32 */
 #define PANEL_K32_MIN ((2 + 64 + 8 + 4) * V_BYTES)
 
+/* Four bytes of each row. */
+V_INLINE vi gather(const row_set *s, size_t at)
+{
+    return v_gather(s->row, at, s->at);
+}
 /* By a count that is constant after inlining. */
 V_INLINE vi v_right(vi x, int n)
 {
@@ -70,20 +75,20 @@ V_INLINE void levels(const row_set *s, size_t at, vi table, vi w[8])
 }
 V_INLINE void scale_and_min(const row_set *s, size_t at, block_32 *b)
 {
-    vi dm = v_gather(s->row[0] + at, s->at);
+    vi dm = gather(s, at);
     b->d = v_half(dm);
     b->m = v_half(v_shr32(dm, 16));
 }
 
 V_INLINE void block_q8_0(const row_set *s, size_t at, block_32 *b)
 {
-    b->d = v_half(v_gather(s->row[0] + at, s->at));
+    b->d = v_half(gather(s, at));
     v_load_rows32(s->row, at + 2, b->w);
     V_UNROLL for (int g = 0; g < 8; g++) b->w[g] = v_widen(b->w[g]);
 }
 V_INLINE void block_q4_0(const row_set *s, size_t at, block_32 *b)
 {
-    b->d = v_half(v_gather(s->row[0] + at, s->at));
+    b->d = v_half(gather(s, at));
     nibbles(s, at + 2, b->w);
 }
 V_INLINE void block_q4_1(const row_set *s, size_t at, block_32 *b)
@@ -93,22 +98,22 @@ V_INLINE void block_q4_1(const row_set *s, size_t at, block_32 *b)
 }
 V_INLINE void block_q5_0(const row_set *s, size_t at, block_32 *b)
 {
-    b->d = v_half(v_gather(s->row[0] + at, s->at));
-    fives(s, at + 6, v_gather(s->row[0] + at + 2, s->at), b->w);
+    b->d = v_half(gather(s, at));
+    fives(s, at + 6, gather(s, at + 2), b->w);
 }
 V_INLINE void block_q5_1(const row_set *s, size_t at, block_32 *b)
 {
     scale_and_min(s, at, b);
-    fives(s, at + 8, v_gather(s->row[0] + at + 4, s->at), b->w);
+    fives(s, at + 8, gather(s, at + 4), b->w);
 }
 V_INLINE void block_iq4_nl(const row_set *s, size_t at, block_32 *b)
 {
-    b->d = v_half(v_gather(s->row[0] + at, s->at));
+    b->d = v_half(gather(s, at));
     levels(s, at + 2, v_widen(v_table(kern_iq4_values)), b->w);
 }
 V_INLINE void block_mxfp4(const row_set *s, size_t at, block_32 *b)
 {
-    vi e = v_and(v_gather(s->row[0] + at, s->at), v_set32(255));
+    vi e = v_and(gather(s, at), v_set32(255));
     /* kern_e8m0_half: subnormal for e = 0 and 1. */
     vi normal = v_shl32(v_sub32(e, v_set32(1)), 23), tiny = v_shlv32(v_set32(0x00200000), e);
     b->d = v_castf(v_less32(e, v_set32(2), tiny, normal));
@@ -120,7 +125,7 @@ V_INLINE void block_mxfp4(const row_set *s, size_t at, block_32 *b)
 typedef struct token_32 {
     const char *q;
     const float *d;
-    const int32_t *start; /* tile_tokens, x86_tile.h */
+    const int32_t *start; /* tile_tokens, vec_tile.h */
     const float *shift;
     vf acc;
 } token_32;
@@ -147,7 +152,7 @@ V_INLINE vi dot_few(vi s, const vi *w, const char *q, const int n, const int run
         if (run == 0) {
             s = v_dot_wide(s, w[g], a);
             other = v_dot_wide(other, w[g + 1], b);
-        } else if (V_LANES == 16) {
+        } else if (V_RUN_WIDE) {
             s = v_run_dot(s, w[g], a);
             if (n <= 4)
                 s = v_run_dot(s, w[g + 1], b);
@@ -159,7 +164,7 @@ V_INLINE vi dot_few(vi s, const vi *w, const char *q, const int n, const int run
             if ((g + 2) % run == 0) s = v_run_end(s, other);
         }
     }
-    return run == 0 || (V_LANES == 16 && n > 4) ? v_add32(s, other) : s;
+    return run == 0 || (V_RUN_WIDE && n > 4) ? v_add32(s, other) : s;
 }
 V_INLINE void meet_32(const block_32 *b, token_32 *t, const bool min, const int run)
 {
@@ -234,7 +239,7 @@ V_INLINE void sink_sub(sink_256 *out, const bool direct, const int j, vi scale, 
 V_INLINE void block_q2_k(const row_set *s, size_t at, sink_256 *out, const bool direct)
 {
     const vi low = v_set8(15), two = v_set8(3);
-    vi dm = v_gather(s->row[0] + at + 80, s->at), scale[4], x[8], w[4];
+    vi dm = gather(s, at + 80), scale[4], x[8], w[4];
     sink_scales(out, direct, v_half(dm), v_half(v_shr32(dm, 16)));
     v_load_rows16(s->row, at, scale);
     V_UNROLL for (int i = 0; i < 4; i++) sink_minima(out, direct, v_and(v_shr16(scale[i], 4), low));
@@ -331,7 +336,7 @@ V_INLINE void block_q6_k(const row_set *s, size_t at, sink_256 *out, const bool 
 {
     const vi low = v_set8(15), two = v_set8(0x33);
     vi scale[4], x[2][8], high[2][8], w[4];
-    sink_scales(out, direct, v_half(v_shr32(v_gather(s->row[0] + at + 206, s->at), 16)), v_zero());
+    sink_scales(out, direct, v_half(v_shr32(gather(s, at + 206), 16)), v_zero());
     v_load_rows16(s->row, at + 192, scale);
     V_UNROLL for (int h = 0; h < 2; h++)
     {

@@ -3,11 +3,11 @@
  * Scores have sixteen positions side by side, as the cache keeps K: one fma per element of the head and block
  * of positions. The value sum has elements of the head side by side, and the positions one after the other.
  */
-#ifndef WEIR_X86_ATTENTION_H
-#define WEIR_X86_ATTENTION_H
+#ifndef WEIR_VEC_ATTENTION_H
+#define WEIR_VEC_ATTENTION_H
 
-#include "x86_internal.h"
-#include "x86_math.h"
+#include "vec_internal.h"
+#include "vec_math.h"
 
 #define ATT_PARTS  (16 / V_LANES)
 #define ATT_HEADS  V_ATTENTION_HEADS

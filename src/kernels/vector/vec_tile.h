@@ -1,5 +1,5 @@
 /* Tiles of a quantized matrix product: R x V_LANES rows by T tokens over a stretch of k, from panels
- * (x86_pack.h) and activation rows. Rows stand in lanes, so the sum over blocks is one fma per block and
+ * (vec_pack.h) and activation rows. Rows stand in lanes, so the sum over blocks is one fma per block and
  * output, in the order that docs/numerics.md fixes; inside a block everything is integer and exact.
  *
  *            token 0   token 1 ...
@@ -7,14 +7,14 @@
  *   rows 1  [ acc     ][ acc    ]     a vector of weight bytes, four products per lane
  *
  * Weights with a bias b are stored as w + b: the sum of products then starts at -b x (sum of q). */
-#ifndef WEIR_X86_TILE_H
-#define WEIR_X86_TILE_H
+#ifndef WEIR_VEC_TILE_H
+#define WEIR_VEC_TILE_H
 
-#include "x86_pack.h"
+#include "vec_pack.h"
 
 #define TILE_K 2048 /* elements of k per stretch at most */
 
-/* What a tile needs besides the activation rows, made once per token and stretch (x86_matmul.h). */
+/* What a tile needs besides the activation rows, made once per token and stretch (vec_matmul.h). */
 typedef struct tile_tokens {
     int32_t start[V_TILE_TOKENS][TILE_K / 16]; /* per (sub-)block: -bias x (sum of q) */
     float shift[V_TILE_TOKENS][TILE_K / 32];   /* Q4_1, Q5_1: dx x (float)sum */
@@ -201,7 +201,7 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
         const int n_rows = R, n_tokens = T;                                                                  \
         call;                                                                                                \
     }
-#if V_LANES == 16
+#if V_TILE_TOKENS == 6
 #define TILE_SET(name, call)                                                                                 \
     TILE(name, 1, 1, call)                                                                                   \
     TILE(name, 1, 2, call)                                                                                   \
