@@ -25,17 +25,6 @@ static char *prompt(EditLine *el)
     return text;
 }
 
-/* Ctrl-C at the prompt: away with the line, as a shell does. */
-static unsigned char abandon(EditLine *el, int ch)
-{
-    (void)ch;
-    const LineInfo *line = el_line(el);
-    el_cursor(el, (int)(line->lastchar - line->cursor));
-    line = el_line(el);
-    el_deletestr(el, (int)(line->cursor - line->buffer));
-    return CC_REFRESH;
-}
-
 static bool set_up(cli_line *l)
 {
     HistEvent event;
@@ -49,8 +38,8 @@ static bool set_up(cli_line *l)
     el_set(l->el, EL_HIST, history, l->history);
     el_set(l->el, EL_EDITOR, "emacs");
     el_set(l->el, EL_SIGNAL, 1);
-    el_set(l->el, EL_ADDFN, "weir-abandon", "empty the line", abandon);
-    el_set(l->el, EL_BIND, "^C", "weir-abandon", NULL);
+    /* Ctrl-C at the prompt: away with the line, as a shell does. */
+    el_set(l->el, EL_BIND, "^C", "em-kill-line", NULL);
     return true;
 }
 

@@ -56,10 +56,9 @@ rc=$?
 check "SIGINT while loading: exit 130, no answer" '[ $rc = 130 ] && [ -z "$(tr -d "\n" <"$tmp/out")" ] && grep -q "interrupted\|cancelled" "$tmp/err"'
 fresh
 head -c 3900 /dev/zero | tr '\0' 'q' | "$weir" run $long -p - --chunk 1 --mem $mem >"$tmp/out" 2>"$tmp/err" &
+pid=$!
 sleep 0.8
-pid=$(pgrep -f "$weir run .*-m $tmp/m.gguf" | head -n 1)
-kill -INT "$pid" 2>/dev/null
-wait
+kill -INT $pid && wait $pid
 check "SIGINT while a long prompt is read: marked" 'grep -q "cancelled\|interrupted" "$tmp/err"'
 
 # ---- kills
