@@ -98,6 +98,8 @@ static void print_report(const run_options *o, const weir_model *m, const weir_r
                                              "broken off: the context is full",
                                              "broken off: the output was closed", "broken off: cancelled"};
     if (stop_of(r) == WEIR_STOP_CANCELLED) fprintf(stderr, "[cancelled: this answer is not complete]\n");
+    if (stop_of(r) == WEIR_STOP_CONTEXT)
+        fprintf(stderr, "[the context is full: this answer is not complete; a larger --ctx gives it room]\n");
     if (o->common.quiet) return;
     fprintf(stderr, "\n%zu prompt tokens in %.2f s, %zu tokens in %.2f s", r->n_prompt_tokens,
             r->prefill_seconds, r->n_tokens, r->decode_seconds);

@@ -343,6 +343,9 @@ int cli_verify(int argc, char **argv)
     if (rc != CLI_OK || a.help) return rc;
     if (v.n_prompt < 1 || v.n_prompt > MAX_PROMPT || v.n_steps > MAX_STEPS)
         return cli_usage("verify", "--prompt-tokens may be 1 to %d, --steps 0 to %d", MAX_PROMPT, MAX_STEPS);
+    if (v.expect != NULL && (strlen(v.expect) != 16 || strspn(v.expect, "0123456789abcdefABCDEF") != 16))
+        return cli_usage("verify", "--expect %s is no hash; it is written as 16 hexadecimal digits",
+                         v.expect);
     weir_context *context;
     rc = cli_open(&v.common, &context, &v.model);
     if (rc != CLI_OK) return rc;

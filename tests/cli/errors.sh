@@ -34,6 +34,7 @@ run="$weir run --raw -m $tmp/m.gguf -p hello -n 4"
 
 # ---- usage
 refuse "no such command" 2 "no command" "$weir" frobnicate
+refuse "a hash that is none" 2 "16 hexadecimal" "$weir" verify "$tmp/m.gguf" --expect zz
 refuse "no such option" 2 "no option --frob" "$weir" run --frob
 refuse "an option without its value" 2 "needs a value" "$weir" run -m
 refuse "a flag with a value" 2 "no value" $run --json=yes
