@@ -13,8 +13,8 @@
 #define V_NAME(x) x##_neon
 #define V_LANES   4
 #define V_BYTES   16
-/* 2 x 6 sums of floats and as many of integers fill 24 of the 32 registers. */
-#define V_TILE_TOKENS      6
+/* 2 x 4 sums of floats, as many of integers, and what they come from fit the 32 registers. */
+#define V_TILE_TOKENS      4
 #define V_BAND_PANELS      16
 #define V_FEW_PANELS       2
 #define V_DOT_TOKENS       3
@@ -95,20 +95,22 @@ V_INLINE uint32x4_t v_mask(size_t n)
 /* n is at most V_LANES here, and may be 0: not a byte behind may be touched. */
 V_INLINE vf v_load_n(const float *p, size_t n)
 {
-    float x[4] = {0};
-    if (n == 4) return v_load(p);
-    for (size_t i = 0; i < n; i++) x[i] = p[i];
-    return v_load(x);
+    vf x = vdupq_n_f32(0.0f);
+    if (n >= 4) return vld1q_f32(p);
+    if (n >= 2) {
+        x = vcombine_f32(vld1_f32(p), vdup_n_f32(0.0f));
+        return n == 3 ? vld1q_lane_f32(p + 2, x, 2) : x;
+    }
+    return n == 1 ? vld1q_lane_f32(p, x, 0) : x;
 }
 V_INLINE void v_store_n(float *p, vf x, size_t n)
 {
-    float y[4];
-    if (n == 4) {
-        v_store(p, x);
-        return;
-    }
-    v_store(y, x);
-    for (size_t i = 0; i < n; i++) p[i] = y[i];
+    if (n >= 4)
+        vst1q_f32(p, x);
+    else if (n >= 2)
+        vst1_f32(p, vget_low_f32(x));
+    if (n == 1) vst1q_lane_f32(p, x, 0);
+    if (n == 3) vst1q_lane_f32(p + 2, x, 2);
 }
 V_INLINE vi v_and(vi a, vi b)
 {
@@ -311,18 +313,38 @@ V_INLINE vi v_run_begin(vi acc)
 {
     return acc;
 }
-V_INLINE vi v_run_dot(vi run, vi w, vi q)
+/* Sixteen bytes of activations; a group is four of them, which sdot lets meet all lanes. The group is
+ * constant after inlining. */
+typedef int8x16_t v_four;
+typedef struct v_group {
+    v_four four;
+    int g;
+} v_group;
+V_INLINE v_four v_load_four(const char *q)
 {
-    return vdotq_s32(run, v_to8(w), v_to8(q));
+    return vld1q_s8((const int8_t *)q);
+}
+V_INLINE v_group v_take(v_four x, int g)
+{
+    return (v_group){x, g};
+}
+V_INLINE vi v_dot_wide(vi acc, vi w, v_group q)
+{
+    switch (q.g) {
+    case 0: return vdotq_laneq_s32(acc, v_to8(w), q.four, 0);
+    case 1: return vdotq_laneq_s32(acc, v_to8(w), q.four, 1);
+    case 2: return vdotq_laneq_s32(acc, v_to8(w), q.four, 2);
+    default: return vdotq_laneq_s32(acc, v_to8(w), q.four, 3);
+    }
+}
+V_INLINE vi v_run_dot(vi run, vi w, v_group q)
+{
+    return v_dot_wide(run, w, q);
 }
 V_INLINE vi v_run_end(vi acc, vi run)
 {
     (void)acc;
     return run;
-}
-V_INLINE vi v_dot_wide(vi acc, vi w, vi q)
-{
-    return vdotq_s32(acc, v_to8(w), v_to8(q));
 }
 /* Pairs of signed 16-bit numbers. */
 V_INLINE vi v_dot16(vi acc, vi a, vi b)

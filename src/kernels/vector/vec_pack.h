@@ -146,9 +146,11 @@ V_INLINE vi broadcast_4(const char *q)
 V_INLINE vi dot_few(vi s, const vi *w, const char *q, const int n, const int run)
 {
     vi other = v_zeroi(); /* two chains: one is slow */
+    v_four four = v_load_four(q);
     V_UNROLL for (int g = 0; g < n; g += 2)
     {
-        vi a = broadcast_4(q + 4 * g), b = broadcast_4(q + 4 * g + 4);
+        if (g == 4) four = v_load_four(q + 16);
+        v_group a = v_take(four, g % 4), b = v_take(four, g % 4 + 1);
         if (run == 0) {
             s = v_dot_wide(s, w[g], a);
             other = v_dot_wide(other, w[g + 1], b);

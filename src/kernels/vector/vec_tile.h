@@ -80,13 +80,17 @@ V_INLINE void tile_dots(const tile_args *a, const char *w, const char *q, vi s[2
                         const int n_groups, const int R, const int T, const int run)
 {
     vi part[2][V_TILE_TOKENS];
+    v_four four[V_TILE_TOKENS];
     V_UNROLL for (int g = 0; g < n_groups; g++)
     {
         vi x[2];
+        if (g % 4 == 0) {
+            V_UNROLL for (int t = 0; t < T; t++) four[t] = v_load_four(q + (size_t)t * a->act_stride + g * 4);
+        }
         V_UNROLL for (int r = 0; r < R; r++) x[r] = v_loadi(w + (size_t)r * a->panel_stride + g * V_BYTES);
         V_UNROLL for (int t = 0; t < T; t++)
         {
-            vi y = broadcast_4(q + (size_t)t * a->act_stride + g * 4);
+            v_group y = v_take(four[t], g % 4);
             V_UNROLL for (int r = 0; r < R; r++)
             {
                 if (run == 0) {
@@ -194,14 +198,15 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
     tile_end(a, acc, R, T);
 }
 
-/* One function per shape. Sets are indexed by (R - 1) x 4 + shape of T: 1, 2, 4, 6 tokens. */
+/* One function per shape. Sets are indexed by (R - 1) x 4 + shape of T: 1, 2, 4, 6 tokens; as many
+ * of these as V_TILE_TOKENS allows. */
 #define TILE(name, R, T, call)                                                                               \
     static void tile_##name##_##R##x##T(const tile_args *a)                                                  \
     {                                                                                                        \
         const int n_rows = R, n_tokens = T;                                                                  \
         call;                                                                                                \
     }
-#if V_TILE_TOKENS == 6
+#if V_TILE_TOKENS >= 4
 #define TILE_SET(name, call)                                                                                 \
     TILE(name, 1, 1, call)                                                                                   \
     TILE(name, 1, 2, call)                                                                                   \
@@ -212,6 +217,7 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
 #define TILE_NAMES(name)                                                                                     \
     tile_##name##_1x1, tile_##name##_1x2, tile_##name##_1x4, NULL, tile_##name##_2x1, tile_##name##_2x2,     \
         tile_##name##_2x4, NULL
+#if V_TILE_TOKENS >= 6
 #define TILE_SET_6(name, call)                                                                               \
     TILE_SET(name, call)                                                                                     \
     TILE(name, 1, 6, call)                                                                                   \
@@ -219,6 +225,7 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
 #define TILE_NAMES_6(name)                                                                                   \
     tile_##name##_1x1, tile_##name##_1x2, tile_##name##_1x4, tile_##name##_1x6, tile_##name##_2x1,           \
         tile_##name##_2x2, tile_##name##_2x4, tile_##name##_2x6
+#endif
 #else
 #define TILE_SET(name, call)                                                                                 \
     TILE(name, 1, 1, call)                                                                                   \
@@ -227,6 +234,8 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
     TILE(name, 2, 2, call)
 #define TILE_NAMES(name)                                                                                     \
     tile_##name##_1x1, tile_##name##_1x2, NULL, NULL, tile_##name##_2x1, tile_##name##_2x2, NULL, NULL
+#endif
+#if V_TILE_TOKENS < 6
 #define TILE_SET_6   TILE_SET
 #define TILE_NAMES_6 TILE_NAMES
 #endif

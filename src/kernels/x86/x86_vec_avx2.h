@@ -29,8 +29,6 @@
 typedef __m256i vi;
 typedef __m256 vf;
 
-#include "x86_sums.h"
-
 V_INLINE vi v_loadi(const void *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
@@ -394,5 +392,7 @@ V_INLINE void v_load_rows32(const uint8_t *const *rows, size_t at, vi out[8])
         out[4 + j] = _mm256_permute2x128_si256(x[j], y[j], 0x31);
     }
 }
+
+#include "x86_vec_both.h"
 
 #endif

@@ -38,8 +38,6 @@
 typedef __m512i vi;
 typedef __m512 vf;
 
-#include "x86_sums.h"
-
 V_INLINE vi v_loadi(const void *p)
 {
     return _mm512_loadu_si512(p);
@@ -424,5 +422,7 @@ V_INLINE void v_load_rows32(const uint8_t *const *rows, size_t at, vi out[8])
         out[4 + j] = _mm512_shuffle_i64x2(x[j], y[j], 0xdd);
     }
 }
+
+#include "x86_vec_both.h"
 
 #endif

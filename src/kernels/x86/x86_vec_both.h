@@ -1,10 +1,24 @@
-/* Sums of few integers in 128 bits, the same for both vector layers. */
-#ifndef WEIR_X86_SUMS_H
-#define WEIR_X86_SUMS_H
+/* What is the same in both x86 vector layers; included at their ends. */
+#ifndef WEIR_X86_VEC_BOTH_H
+#define WEIR_X86_VEC_BOTH_H
 
 #include <immintrin.h>
 
-/* Of n bytes, 16 or 32. */
+/* Sixteen bytes of activations, as four groups of four; a group meets all lanes. */
+typedef const char *v_four;
+typedef vi v_group;
+V_INLINE v_four v_load_four(const char *q)
+{
+    return q;
+}
+V_INLINE v_group v_take(v_four x, int g)
+{
+    int32_t group;
+    memcpy(&group, x + 4 * g, sizeof group);
+    return v_set32(group);
+}
+
+/* Sum of n bytes, 16 or 32. */
 V_INLINE int32_t v_sum_bytes(const int8_t *q, const int n)
 {
     const __m128i ones8 = _mm_set1_epi8(1), ones16 = _mm_set1_epi16(1);
