@@ -24,13 +24,15 @@ objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(filter-out $(skip_arch),$(call layer
 
 all: $(BUILD)/weir $(BUILD)/libweir.a $(BUILD)/libweir.so
 
-# Instruction sets beyond the base line are confined to files named *_avx2.c and *_avx512.c, entered after a check.
+# Instruction sets beyond the base line are confined to files named *_avx2.c, *_avx512.c and *_neon.c, entered after a check.
+# Without -fno-schedule-insns gcc spills the registers of the NEON tiles.
 %_avx2.o: ISA = -mavx2 -mfma -mf16c
 %_avx512.o: ISA = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi
 
 # V=1 shows whole command lines.
 Q = $(if $(V),,@)
 say = $(if $(V),,@echo "  $(1)")
+%_neon.o: ISA = -march=armv8.2-a+dotprod $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(dir $@)
@@ -41,7 +43,7 @@ define layer_rule
 $(BUILD)/lib/$(1).a: $(call objects,$(1))
 	@mkdir -p $$(dir $$@)
 	@rm -f $$@
-	$$(Q)ar rcs $$@ $$^
+	$$(Q)$$(AR) rcs $$@ $$^
 endef
 $(foreach l,$(LAYERS),$(eval $(call layer_rule,$(l))))
 
@@ -53,7 +55,7 @@ ALL_OBJECTS = $(foreach l,$(LAYERS),$(call objects,$(l)))
 $(BUILD)/libweir.a: $(ALL_OBJECTS)
 	@rm -f $@
 	$(call say,AR $@)
-	$(Q)ar rcs $@ $^
+	$(Q)$(AR) rcs $@ $^
 $(BUILD)/libweir.so: $(ALL_OBJECTS)
 	$(call say,LD $@)
 	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libweir.so.0 -o $@ $^ $(LDLIBS)
@@ -86,11 +88,11 @@ demo:
 
 SCRIPTS = $(sort $(wildcard tests/cli/*.sh))
 TEST_ENV = WEIR_SOURCE_DIR=. WEIR_BUILD=$(BUILD)
-RUN_TESTS = $(TEST_ENV) tests/run.sh $(addprefix $(BUILD)/tests/,$(TESTS)) $(SCRIPTS)
+RUN_TESTS = $(TEST_ENV) tests/run.sh $(addprefix $(BUILD)/tests/,$(TESTS)) $(SCRIPTS) $(if $(WEIR_TEST_FULL),tools/test_neon.sh)
 
 # Everything that fits a quarter of an hour: unit tests, real models, limits, the house rules.
 test:
-	@tools/install_deps.sh build test check
+	@tools/install_deps.sh build test check $(if $(WEIR_TEST_FULL),cross)
 	@$(MAKE) --no-print-directory -j$$(nproc) all tests
 	@tools/get_models.sh smollm2 gemma3
 	@$(MAKE) --no-print-directory check

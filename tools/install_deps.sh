@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs the Debian packages that building and testing need, and only those that are missing.
-# usage: tools/install_deps.sh [build|test|check]...   (build is always included)
+# usage: tools/install_deps.sh [build|test|check|cross]...   (build is always included)
 set -eu
 
 build="gcc make libc6-dev pkg-config liburing-dev libpcre2-dev libutf8proc-dev libjansson-dev libedit-dev ca-certificates python3 python3-pip"
 test="libcmocka-dev"
 check="clang-format cppcheck clang"
+cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
 packages=$build
 for set in "$@"; do
@@ -13,7 +14,8 @@ for set in "$@"; do
     build) ;;
     test) packages="$packages $test" ;;
     check) packages="$packages $check" ;;
-    *) echo "install_deps.sh: unknown set '$set' (build, test, check)" >&2; exit 2 ;;
+    cross) packages="$packages $cross" ;;
+    *) echo "install_deps.sh: unknown set '$set' (build, test, check, cross)" >&2; exit 2 ;;
     esac
 done
 
