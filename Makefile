@@ -28,11 +28,11 @@ all: $(BUILD)/weir $(BUILD)/libweir.a $(BUILD)/libweir.so
 # Without -fno-schedule-insns gcc spills the registers of the NEON tiles.
 %_avx2.o: ISA = -mavx2 -mfma -mf16c
 %_avx512.o: ISA = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi
+%_neon.o: ISA = -march=armv8.2-a+dotprod $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
 
 # V=1 shows whole command lines.
 Q = $(if $(V),,@)
 say = $(if $(V),,@echo "  $(1)")
-%_neon.o: ISA = -march=armv8.2-a+dotprod $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(dir $@)
