@@ -123,9 +123,16 @@ FUZZERS := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_SOURCES := $(shell find src/base src/formats -name '*.c')
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(dir $@)
-	clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Isrc -Iinclude -o $@ $^ -luring -lpcre2-8 -lutf8proc -ljansson -lm -lpthread
-fuzz: $(addprefix $(BUILD)/fuzz/,$(FUZZERS))
-	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus_$$f; echo "== $$f"; $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 $(BUILD)/fuzz/corpus_$$f 2>&1 | tail -n 3 || exit 1; done
+	$(call say,FUZZ $@)
+	$(Q)clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Isrc -Iinclude -o $@ $^ -luring -lpcre2-8 -lutf8proc -ljansson -lm -lpthread
+fuzz:
+	@tools/install_deps.sh build fuzz
+	@$(MAKE) --no-print-directory $(addprefix $(BUILD)/fuzz/,$(FUZZERS))
+	@for f in $(FUZZERS); do \
+	    corpus=$(BUILD)/fuzz/corpus_$$f log=$(BUILD)/fuzz/$$f.log; mkdir -p $$corpus; echo "== $$f"; \
+	    $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 -artifact_prefix=$(BUILD)/fuzz/ $$corpus >$$log 2>&1 || { tail -n 30 $$log; exit 1; }; \
+	    tail -n 1 $$log; \
+	done
 
 # ---- benchmarks and examples
 BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs the Debian packages that building and testing need, and only those that are missing.
-# usage: tools/install_deps.sh [build|test|check|cross]...   (build is always included)
+# usage: tools/install_deps.sh [build|test|check|fuzz|cross]...   (build is always included)
 set -eu
 
 build="gcc make libc6-dev pkg-config liburing-dev libpcre2-dev libutf8proc-dev libjansson-dev libedit-dev ca-certificates python3 python3-pip"
 test="libcmocka-dev"
-check="clang-format cppcheck clang"
+check="clang-format cppcheck"
+fuzz="clang libclang-rt-dev"
 cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
 packages=$build
@@ -14,8 +15,9 @@ for set in "$@"; do
     build) ;;
     test) packages="$packages $test" ;;
     check) packages="$packages $check" ;;
+    fuzz) packages="$packages $fuzz" ;;
     cross) packages="$packages $cross" ;;
-    *) echo "install_deps.sh: unknown set '$set' (build, test, check, cross)" >&2; exit 2 ;;
+    *) echo "install_deps.sh: unknown set '$set' (build, test, check, fuzz, cross)" >&2; exit 2 ;;
     esac
 done
 
