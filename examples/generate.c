@@ -1,7 +1,7 @@
 /* The smallest program around libweir: a prompt in, an answer out, under a memory budget.
  *
  *   cc examples/generate.c -o generate $(pkg-config --cflags --libs weir)
- *   ./generate MODEL.gguf 64MiB "What is the capital of France?" */
+ *   ./generate MODEL.gguf 64MiB "Why is the sky blue?" */
 #include <weir/weir.h>
 
 #include <stdio.h>
