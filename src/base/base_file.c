@@ -126,8 +126,9 @@ weir_status base_file_open(base_env *env, const char *path, base_file **out, wei
         goto fail;
     }
     if (!S_ISREG(f->seen.st_mode)) {
-        base_fail(&local, WEIR_ERR_FORMAT, "%s: %s, not a regular file; name the model file itself", path,
-                  S_ISDIR(f->seen.st_mode) ? "a directory" : "a device, pipe or socket");
+        base_fail(&local, WEIR_ERR_FORMAT, "%s: %s, not a regular file; name the model file itself%s", path,
+                  S_ISDIR(f->seen.st_mode) ? "a directory" : "a device, pipe or socket",
+                  S_ISDIR(f->seen.st_mode) ? ", or a folder with config.json and safetensors" : "");
         goto fail;
     }
     if (f->seen.st_size <= 0) {

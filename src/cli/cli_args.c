@@ -183,7 +183,9 @@ int cli_parse(cli_args *a, int argc, char **argv)
         } else if (a->operand != NULL && a->value == NULL) {
             a->value = word;
         } else {
-            return cli_usage(a->command, "what is '%s' for? See weir %s --help", word, a->command);
+            return cli_usage(a->command, "'%s' belongs to no option%s; see weir %s --help", word,
+                             a->operand == NULL && find_letter(a, 'm') ? " (a model goes behind -m)" : "",
+                             a->command);
         }
     }
     return take_operand(a);

@@ -39,9 +39,9 @@ static void print_units(const weir_model *m)
     weir_unit_info unit;
     printf("\nunits\n");
     for (size_t i = 0; weir_model_unit(m, i, &unit); i++)
-        printf("  %-16s %3u weights %12s, of which may stream %12s\n",
-               cli_line_text(unit.name, line, sizeof line), unit.n_weights, weir_size_text(unit.bytes, a),
-               weir_size_text(unit.streamable_bytes, b));
+        printf("  %-16s %3u weight%s %12s, of which may stream %12s\n",
+               cli_line_text(unit.name, line, sizeof line), unit.n_weights, unit.n_weights == 1 ? " " : "s",
+               weir_size_text(unit.bytes, a), weir_size_text(unit.streamable_bytes, b));
 }
 
 static void print_tensors(const weir_model *m, bool all)

@@ -31,7 +31,7 @@ static void print_help(FILE *f)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(f, "\nSizes carry their unit: 64MiB, 2GB. Every command takes --help; those that report take\n"
-               "--json. weir --version gives the version. All of it stands in weir(1).\n");
+               "--json. weir --version gives the version. The manual page weir(1) tells all.\n");
 }
 
 /* A report that did not reach its reader is no success: a full disk, a closed pipe. */

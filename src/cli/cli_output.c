@@ -104,7 +104,7 @@ static void print_accounts(FILE *f, const weir_memory_report *r)
                 weir_size_text(r->accounts[i].planned_bytes, a), weir_size_text(r->accounts[i].bytes, b),
                 weir_size_text(r->accounts[i].peak_bytes, c));
     fprintf(f, "  activations share their memory, which saves %s\n", weir_size_text(r->arena_saved_bytes, a));
-    fprintf(f, "process  resident %s, its share of what is shared %s, anonymous %s\n",
+    fprintf(f, "process  resident %s (%s with shared pages split among their users), anonymous %s\n",
             weir_size_text(r->rss_bytes, a), weir_size_text(r->pss_bytes, b),
             weir_size_text(r->anon_bytes, c));
 }

@@ -22,15 +22,15 @@ weir_status fmt_chat_detect(const fmt_model *m, const fmt_tokenizer *t, fmt_chat
     const char *text = fmt_get_str(m, "tokenizer.chat_template");
     if (text == NULL) text = t->chat_template;
     if (text == NULL) {
-        return base_fail(
-            err, WEIR_ERR_TEMPLATE,
-            "the model has no chat template; it may be a base model: use --raw to continue plain text");
+        return base_fail(err, WEIR_ERR_TEMPLATE,
+                         "the model has no chat template; it may be a base model: continue plain text with "
+                         "weir run --raw");
     }
     if (!fmt_chat_recognise(text, out)) {
         size_t n = strcspn(text, "\n");
         return base_fail(err, WEIR_ERR_TEMPLATE,
-                         "the model's chat template is none that Weir knows (it begins '%.*s'); use --raw "
-                         "and write the prompt's marks yourself",
+                         "the model's chat template is none that Weir knows (it begins '%.*s'); use weir run "
+                         "--raw and write the prompt's marks yourself",
                          (int)(n < 80 ? n : 80), text);
     }
     if (t->add_bos) out->variant |= FMT_CHAT_BOS_FIRST;

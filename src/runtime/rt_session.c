@@ -139,9 +139,10 @@ static weir_status check_tokens(const weir_session *s, const int32_t *tokens, si
     if (n > ctx - s->n_tokens)
         return base_fail(
             err, WEIR_ERR_CONTEXT_FULL,
-            "%zu tokens behind the %u there do not fit the context of %u tokens; shorten the text, reset "
-            "the session, or load with a larger context (--ctx %zu)",
-            n, s->n_tokens, ctx, n + s->n_tokens);
+            "%zu tokens more do not fit the context of %u tokens, of which %u are taken; "
+            "shorten the text, reset the session, or load with a larger context (--ctx %zu, and room "
+            "for the answer)",
+            n, ctx, s->n_tokens, n + s->n_tokens);
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= n_vocab)
             return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,

@@ -29,8 +29,8 @@ static weir_status check_number(const char *option, uint32_t value, uint32_t min
                                 weir_error *err)
 {
     if (value >= min && value <= max) return WEIR_OK;
-    return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: --%s %u is out of range; it may be %u to %u",
-                     option, value, min, max);
+    return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "--%s %u is out of range; it may be %u to %u", option,
+                     value, min, max);
 }
 
 static weir_status check_type(rt_synth *s, weir_error *err)
@@ -40,7 +40,7 @@ static weir_status check_type(rt_synth *s, weir_error *err)
     int type = base_dtype_find(s->k_mixture ? "Q4_K" : name);
     if (type < 0 || type == BASE_I8 || type == BASE_I32)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "synth: --type %s is no weight type; use F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, "
+                         "--type %s is no weight type; use F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, "
                          "Q5_1, Q2_K, Q3_K, Q4_K, "
                          "Q4_K_M, Q5_K, Q6_K, IQ4_NL, IQ4_XS or MXFP4",
                          name);
@@ -48,16 +48,15 @@ static weir_status check_type(rt_synth *s, weir_error *err)
     uint32_t block = base_dtype_get(s->type)->block_elements;
     if (s->o.safetensors && block != 1)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "synth: safetensors holds F32, F16 or BF16, not %s; write GGUF instead", name);
+                         "safetensors holds F32, F16 or BF16, not %s; write GGUF instead", name);
     const struct {
         const char *option;
         uint32_t value;
     } rows[] = {{"hidden", s->o.hidden}, {"ffn", s->o.ffn}, {"heads x head-dim =", s->q_rows}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].value % block != 0)
-            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                             "synth: --%s %u is no multiple of %u, the block of %s", rows[i].option,
-                             rows[i].value, block, name);
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "--%s %u is no multiple of %u, the block of %s",
+                             rows[i].option, rows[i].value, block, name);
     return WEIR_OK;
 }
 
@@ -69,32 +68,32 @@ static weir_status check_arch(rt_synth *s, weir_error *err)
     s->gemma = strcmp(a, "gemma3") == 0;
     if (!llama && !qwen2 && !qwen3 && !s->gemma)
         return base_fail(err, WEIR_ERR_UNSUPPORTED,
-                         "synth: --arch %s is not known; use llama, qwen2, qwen3 or gemma3", a);
+                         "--arch %s is not known; use llama, qwen2, qwen3 or gemma3", a);
     s->qk_norm = qwen3 || s->gemma;
     s->qkv_bias = qwen2;
     s->rope_theta = llama ? 10000.0f : 1000000.0f;
     if (!o->tied_given) o->tied = s->gemma || qwen3;
     if (s->gemma && o->window == 0) o->window = 512;
     if (!s->gemma && o->window != 0)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: --window goes with --arch gemma3 only");
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "--window goes with --arch gemma3 only");
     if (!s->gemma && o->softcap != 0)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: --softcap goes with --arch gemma3 only");
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "--softcap goes with --arch gemma3 only");
     if (!(o->softcap >= 0 && o->softcap <= 1000))
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: --softcap may be 0 to 1000");
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "--softcap may be 0 to 1000");
     const char *scaling = o->rope_scaling;
     if (scaling != NULL && strcmp(scaling, "linear") != 0 && strcmp(scaling, "llama3") != 0 &&
         strcmp(scaling, "yarn") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "synth: --rope-scaling %s is not known; use linear, llama3 or yarn", scaling);
+                         "--rope-scaling %s is not known; use linear, llama3 or yarn", scaling);
     if (scaling != NULL && s->gemma && strcmp(scaling, "linear") != 0)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: gemma3 takes --rope-scaling linear only");
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "gemma3 takes --rope-scaling linear only");
     return WEIR_OK;
 }
 
 static weir_status fill_in(rt_synth *s, const weir_synth_options *o, weir_error *err)
 {
     if (o->arch == NULL || o->type == NULL)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: architecture and type must be given");
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "architecture and type must be given");
     s->o = *o;
     if (s->o.head_dim == 0 && s->o.n_heads > 0) s->o.head_dim = s->o.hidden / s->o.n_heads;
     const struct {
@@ -115,10 +114,10 @@ static weir_status fill_in(rt_synth *s, const weir_synth_options *o, weir_error 
         if (status != WEIR_OK) return status;
     }
     if (s->o.n_heads % s->o.n_kv_heads != 0)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: --heads %u is no multiple of --kv-heads %u",
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "--heads %u is no multiple of --kv-heads %u",
                          s->o.n_heads, s->o.n_kv_heads);
     if (s->o.head_dim % 2 != 0)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: --head-dim %u is odd", s->o.head_dim);
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "--head-dim %u is odd", s->o.head_dim);
     s->q_rows = s->o.n_heads * s->o.head_dim;
     s->kv_rows = s->o.n_kv_heads * s->o.head_dim;
     weir_status status = check_arch(s, err);
@@ -356,7 +355,7 @@ weir_status weir_synth(weir_context *c, const weir_synth_options *o, const char 
         snprintf(file, sizeof file, "%s", path);
     } else {
         if (strlen(path) + 32 > sizeof file)
-            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "synth: the path is too long");
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "the path is too long");
         status = base_folder_make(path, err);
         if (status != WEIR_OK) return status;
         snprintf(file, sizeof file, "%s/model.safetensors", path);
