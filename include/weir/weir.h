@@ -126,11 +126,12 @@ typedef enum weir_kv_type { WEIR_KV_F16, WEIR_KV_F32 } weir_kv_type;
 
 typedef struct weir_load_options {
     size_t struct_size;
-    uint64_t mem_bytes;     /* hard budget for the whole process; 0: weir_machine's default */
-    uint32_t ctx_tokens;    /* context per session; 0: the smaller of the model's and 4096 */
-    uint32_t n_sessions;    /* sessions that will live at once; default 1 */
-    uint32_t max_batch;     /* rows of different sessions in one pass; default n_sessions */
-    uint32_t n_threads;     /* 0: all CPUs this process may use */
+    uint64_t mem_bytes;  /* hard budget for the whole process; 0: weir_machine's default */
+    uint32_t ctx_tokens; /* context per session; 0: the model's, 4096 at most, and less where its cache would
+                          * take more than a quarter of a budget that does not hold all weights */
+    uint32_t n_sessions; /* sessions that will live at once; default 1 */
+    uint32_t max_batch;  /* rows of different sessions in one pass; default n_sessions */
+    uint32_t n_threads;  /* 0: all CPUs this process may use */
     uint32_t prefill_chunk; /* tokens per prefill pass; 0: chosen from the budget (never changes a bit) */
     weir_kv_type kv_type;
     bool profile;                                                           /* collect weir_profile_phase */

@@ -10,15 +10,17 @@ typedef struct run_options {
     weir_generate_options generate;
     const char *prompt, *system;
     bool raw, ignore_end;
+    bool printed; /* some of the answer has gone out */
 } run_options;
 
 /* An interrupt between two calls cancels neither; it is seen here. */
 static bool print_text(void *arg, const char *text, size_t len)
 {
-    const run_options *o = arg;
+    run_options *o = arg;
     if (cli_pending_interrupt() != 0) return false;
     if (o->common.json) return true;
     cli_progress_end();
+    o->printed = true;
     return cli_put(stdout, text, len) && fflush(stdout) == 0;
 }
 
@@ -157,7 +159,7 @@ static int answer(run_options *o, weir_model *m, const char *text, size_t len)
         rc = finish_answer(o, m, &result);
     } else {
         /* What was printed already must not look like an answer. */
-        if (!o->common.json) putchar('\n');
+        if (o->printed) putchar('\n');
         fflush(stdout);
         rc = cli_error("run", &err);
     }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define CTX_DEFAULT 4096
+#define CTX_SHARE   4
 #define AIO_DEPTH   64
 #define WHOLE_ROWS                                                                                           \
     32 /* passes this long keep prefill bound by arithmetic; below, weights had better stream */
@@ -222,7 +223,11 @@ static weir_status choose_ctx(rt_planner *p, rt_choice *choice, rt_need *need, u
         weir_status status = rt_planner_need(p, choice, need, err);
         if (status != WEIR_OK) return status;
         *smallest = rt_planner_budget(need, p->smallest.smallest_bytes);
-        if (*smallest <= o->mem_bytes || o->ctx_tokens != 0) break;
+        if (o->ctx_tokens != 0) break;
+        /* A default context must not take the room that the weights need to stay. */
+        bool roomy = rt_planner_budget(need, p->whole.whole_bytes) <= o->mem_bytes ||
+                     need->tag_bytes[BASE_TAG_KV] <= o->mem_bytes / CTX_SHARE;
+        if (*smallest <= o->mem_bytes && roomy) break;
     }
     return WEIR_OK;
 }

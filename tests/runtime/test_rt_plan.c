@@ -165,10 +165,15 @@ static void test_default_context_shrinks(void **state)
     weir_load_options o = load_options(0, 1);
     weir_plan p = plan(f, m, &o);
     assert_int_equal(p.ctx_tokens, 4096);
-    o.mem_bytes = p.smallest_bytes;
-    assert_int_equal(plan(f, m, &o).ctx_tokens, 4096);
-    o.mem_bytes -= 2048 * UINT64_C(23040);
+    /* 4096 tokens would leave no room for all weights and take more than a quarter; 2048 let all stay */
+    o.mem_bytes = 180 * MIB;
     assert_int_equal(plan(f, m, &o).ctx_tokens, 2048);
+    /* weights stream either way: 1024 tokens take 22.5 MiB, less than a quarter of 100 MiB but more than that
+     * of 64 MiB */
+    o.mem_bytes = 100 * MIB;
+    assert_int_equal(plan(f, m, &o).ctx_tokens, 1024);
+    o.mem_bytes = 64 * MIB;
+    assert_int_equal(plan(f, m, &o).ctx_tokens, 512);
     o.mem_bytes = 20 * MIB;
     assert_false(plan(f, m, &o).fits);
     o.mem_bytes = 24 * MIB;

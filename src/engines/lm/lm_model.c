@@ -111,7 +111,7 @@ weir_status lm_kv_create(base_env *env, const lm_model *lm, const dev_device *de
                          "a cache of %u positions of type %s; wanted at least 1 of F16 or F32, and a size "
                          "that memory can have",
                          context_tokens, base_dtype_get(kv_dtype)->name);
-    kv = base_alloc(env, BASE_TAG_KV, sizeof(*kv) + lm->hp.n_layers * sizeof(kv->layers[0]), err);
+    kv = base_alloc(env, BASE_TAG_METADATA, sizeof(*kv) + lm->hp.n_layers * sizeof(kv->layers[0]), err);
     if (kv == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
     kv->env = env;
     kv->n_layers = lm->hp.n_layers;
