@@ -412,7 +412,10 @@ static void creating_fails_cleanly_at_every_fault(void **state)
     for (size_t w = 0; w < N_WAYS; w++) {
         base_aio *aio = NULL;
         base_fault_count_on(fix->env, NULL);
-        if (base_aio_create(fix->env, &ways[w], &aio, &fix->err) != WEIR_OK) continue;
+        if (base_aio_create(fix->env, &ways[w], &aio, &fix->err) != WEIR_OK) {
+            base_fault_clear(fix->env);
+            continue;
+        }
         uint64_t allocs = base_fault_count(fix->env, BASE_FAULT_HOST_ALLOC);
         uint64_t threads = base_fault_count(fix->env, BASE_FAULT_THREAD_CREATE);
         base_aio_destroy(aio);

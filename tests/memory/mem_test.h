@@ -208,6 +208,12 @@ static inline bool way_exists(fixture *f, const base_aio_options *way)
     return status == WEIR_OK;
 }
 
+/* io_uring with direct reads, or threads where the system refuses io_uring (many containers do). */
+static inline const base_aio_options *first_way(fixture *f)
+{
+    return way_exists(f, &ways[0]) ? &ways[0] : &ways[3];
+}
+
 static inline mem_plan place(fixture *f, uint64_t budget, const base_aio_options *way)
 {
     mem_plan plan = plan_of(f, budget);

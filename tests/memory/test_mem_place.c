@@ -80,7 +80,7 @@ static void a_file_system_without_direct_reads(void **state)
     add_weight(f, unit, "a", 999, 1300, true, false);
     add_weight(f, unit, "b", 1000, 1000, true, false);
     assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
-    place(f, budget_at(f, 30), &ways[0]);
+    place(f, budget_at(f, 30), first_way(f));
     assert_non_null(strstr(stats_of(f).reader, "buffered"));
     for (int i = 0; i < 3; i++) assert_status(run_pass(f, f->order, f->n_order, NULL), WEIR_OK);
     close_fixture(f);
@@ -107,7 +107,7 @@ static void units_that_stay(mem_kind kind, const mem_mark *marks, uint64_t room_
     }
     assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
     mem_plan p = any_plan(f);
-    place(f, p.smallest_bytes + (room_kib << 10), &ways[0]);
+    place(f, p.smallest_bytes + (room_kib << 10), first_way(f));
     char got[5] = "";
     for (uint32_t i = 0; i < 4; i++) {
         uint64_t all, resident = resident_of(f, i, &all);
@@ -181,7 +181,7 @@ static void overlapping_weights_share_memory(void **state)
     assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
     mem_plan p = any_plan(f);
     assert_true(p.whole_bytes >= 400000 && p.whole_bytes < 400000 + 3 * 4096);
-    place(f, p.whole_bytes, &ways[0]);
+    place(f, p.whole_bytes, first_way(f));
     const uint8_t *whole = mem_weight_resident(f->c, a);
     assert_memory_equal(whole, f->data + 1000, 400000);
     assert_ptr_equal(mem_weight_resident(f->c, b), whole);
@@ -213,7 +213,7 @@ static void progress_and_cancellation(void **state)
     mem_plan plan = plan_of(f, UINT64_MAX);
     progress p = {0};
     mem_place_options options = {
-        .aio = ways[0], .progress = on_progress, .progress_arg = &p, .cancel = &p.cancel};
+        .aio = *first_way(f), .progress = on_progress, .progress_arg = &p, .cancel = &p.cancel};
     assert_status(mem_place(f->c, &plan, &options, &f->err), WEIR_OK);
     assert_true(p.calls > 3);
     assert_int_equal(p.done, p.total);
@@ -237,7 +237,7 @@ static void misuse_is_refused(void **state)
     fixture fix, *f = &fix;
     open_fixture(f, "place", MEM_SEQUENCE);
     mem_plan plan = plan_of(f, budget_at(f, 40));
-    mem_place_options options = {.aio = ways[0]};
+    mem_place_options options = {.aio = *first_way(f)};
     mem_plan other = plan;
     other.resident_bytes -= 4096;
     assert_status(mem_place(f->c, &other, &options, &f->err), WEIR_ERR_INVALID_ARGUMENT);
@@ -263,7 +263,7 @@ static void a_full_ledger_stops_placing(void **state)
     fixture fix, *f = &fix;
     open_fixture(f, "place", MEM_SEQUENCE);
     mem_plan plan = plan_of(f, UINT64_MAX);
-    mem_place_options options = {.aio = ways[0]};
+    mem_place_options options = {.aio = *first_way(f)};
     assert_status(
         base_ledger_set_limit(f->env, f->baseline + plan.fixed_bytes + plan.resident_bytes / 2, &f->err),
         WEIR_OK);

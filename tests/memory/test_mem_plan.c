@@ -242,7 +242,7 @@ static void an_empty_component_is_whole(void **state)
     mem_plan p = plan_of(f, 0);
     assert_int_equal(p.whole_bytes, 0);
     assert_int_equal(p.smallest_bytes, 0);
-    place(f, 0, &ways[0]);
+    place(f, 0, first_way(f));
     assert_status(run_pass(f, NULL, 0, NULL), WEIR_OK);
     close_fixture(f);
 }

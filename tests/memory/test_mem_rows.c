@@ -76,7 +76,7 @@ static void resident_rows_need_no_reads(void **state)
     base_rng rng;
     base_rng_seed(&rng, 6, 5);
     open_fixture(f, "rows", MEM_SEQUENCE);
-    place(f, UINT64_MAX, &ways[0]);
+    place(f, UINT64_MAX, first_way(f));
     uint64_t before = stats_of(f).n_reads;
     check_rows(f, f->head, 500, &rng);
     check_rows(f, f->order[2], 100, &rng);
@@ -98,7 +98,7 @@ static void long_rows(void **state)
     mem_weight_id b = add_weight(f, unit, "short", 1000, 1001, false, true);
     mem_weight_id only = add_weight(f, unit, "one", 1, 1003, false, true);
     assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
-    place(f, 0, &ways[0]);
+    place(f, 0, first_way(f));
     check_rows(f, a, 30, &rng);
     check_rows(f, b, 300, &rng);
     check_rows(f, only, 2, &rng);
@@ -111,7 +111,7 @@ static void wrong_rows_are_refused(void **state)
     fixture fix, *f = &fix;
     uint8_t dst[2000];
     open_fixture(f, "rows", MEM_SEQUENCE);
-    place(f, budget_at(f, 10), &ways[0]);
+    place(f, budget_at(f, 10), first_way(f));
     int32_t rows[2] = {0, 500};
     assert_status(mem_rows_read(f->c, f->table, rows, 2, dst, 612, &f->err), WEIR_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(f->err.message, "500"));

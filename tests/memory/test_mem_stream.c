@@ -135,7 +135,7 @@ static void alternating_orders(void **state)
     open_fixture(f, "stream", MEM_SEQUENCE);
     mem_weight_id back[MAX_WEIGHTS];
     for (size_t i = 0; i < f->n_order; i++) back[i] = f->order[f->n_order - 1 - i];
-    place(f, budget_at(f, 10), &ways[0]);
+    place(f, budget_at(f, 10), first_way(f));
     for (int pass = 0; pass < 4; pass++) {
         assert_status(run_pass(f, f->order, f->n_order, NULL), WEIR_OK);
         assert_status(run_pass(f, back, f->n_order, NULL), WEIR_OK);
@@ -150,7 +150,7 @@ static void wrong_calls_are_refused(void **state)
     (void)state;
     fixture fix, *f = &fix;
     open_fixture(f, "stream", MEM_SEQUENCE);
-    place(f, budget_at(f, 0), &ways[0]);
+    place(f, budget_at(f, 0), first_way(f));
     mem_weight_id bad = f->table;
     assert_status(mem_pass_begin(f->c, &bad, 1, NULL, &f->err), WEIR_ERR_INVALID_ARGUMENT);
     bad = f->n_weights;
@@ -279,7 +279,7 @@ static void nothing_streams_when_all_fits(void **state)
     uint32_t unit = add_unit(f, "u", MEM_MARK_NONE);
     for (int i = 0; i < 3; i++) add_weight(f, unit, "w", 300, 1000, true, i == 0);
     assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
-    place(f, UINT64_MAX, &ways[0]);
+    place(f, UINT64_MAX, first_way(f));
     base_ledger_view v;
     base_ledger_read(f->env, &v);
     assert_int_equal(v.tag_bytes[BASE_TAG_WEIGHTS_SLOTS], 0);
