@@ -141,6 +141,12 @@ json_t *cli_json_applied(const cli_common *c);
 json_t *cli_json_hash(uint64_t hash);
 /* Beyond JSON's integers (2^63 - 1): a string. */
 json_t *cli_json_u64(uint64_t value);
+/* Sets each number of a table in an object. */
+typedef struct cli_number {
+    const char *name;
+    uint64_t value;
+} cli_number;
+void cli_json_numbers(json_t *object, const cli_number *numbers, size_t n);
 /* Infinite and undefined values: null. */
 json_t *cli_json_real(double value);
 /* Valid UTF-8 goes as it is, other bytes as U+FFFD. */

@@ -99,22 +99,18 @@ static int print_json(const weir_model *m, const weir_model_info *info)
                   "parameters", (json_int_t)info->n_params, "file_bytes", (json_int_t)info->file_bytes,
                   "weight_bytes", (json_int_t)info->weight_bytes, "type", info->type);
     json_object_set_new(j, "name", cli_json_text(info->name, strlen(info->name)));
-    const struct {
-        const char *name;
-        uint64_t value;
-    } numbers[] = {{"files", info->n_files},
-                   {"layers", info->n_layers},
-                   {"hidden", info->hidden},
-                   {"ffn", info->ffn},
-                   {"heads", info->n_heads},
-                   {"kv_heads", info->n_kv_heads},
-                   {"head_dim", info->head_dim},
-                   {"vocab", info->n_vocab},
-                   {"context_tokens", info->context_tokens},
-                   {"window", info->window},
-                   {"smallest_working_set_bytes", info->smallest_bytes}};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(j, numbers[i].name, json_integer((json_int_t)numbers[i].value));
+    const cli_number numbers[] = {{"files", info->n_files},
+                                  {"layers", info->n_layers},
+                                  {"hidden", info->hidden},
+                                  {"ffn", info->ffn},
+                                  {"heads", info->n_heads},
+                                  {"kv_heads", info->n_kv_heads},
+                                  {"head_dim", info->head_dim},
+                                  {"vocab", info->n_vocab},
+                                  {"context_tokens", info->context_tokens},
+                                  {"window", info->window},
+                                  {"smallest_working_set_bytes", info->smallest_bytes}};
+    cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
     json_object_set_new(j, "tied_head", json_boolean(info->tied_head));
     json_object_set_new(j, "tokenizer", cli_json_text(info->tokenizer, strlen(info->tokenizer)));
     json_object_set_new(j, "chat_template", json_string(info->chat_template));

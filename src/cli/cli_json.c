@@ -31,16 +31,12 @@ json_t *cli_json_memory(const cli_common *c, const weir_model *m)
                      {"working_mb", room.working_bytes}, {"reserve_mb", room.reserve_bytes}};
     for (size_t i = 0; i < sizeof megabytes / sizeof *megabytes; i++)
         json_object_set_new(j, megabytes[i].name, cli_json_real((double)megabytes[i].bytes / 1e6));
-    const struct {
-        const char *name;
-        uint64_t value;
-    } numbers[] = {{"read_bytes", r.read_bytes},
-                   {"misses", r.n_misses},
-                   {"load_bytes", r.load_bytes},
-                   {"ledger_bytes", r.ledger_bytes},
-                   {"ledger_peak_bytes", r.ledger_peak_bytes}};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(j, numbers[i].name, cli_json_u64(numbers[i].value));
+    const cli_number numbers[] = {{"read_bytes", r.read_bytes},
+                                  {"misses", r.n_misses},
+                                  {"load_bytes", r.load_bytes},
+                                  {"ledger_bytes", r.ledger_bytes},
+                                  {"ledger_peak_bytes", r.ledger_peak_bytes}};
+    cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
     json_object_set_new(j, "mode", json_string("auto"));
     json_object_set_new(j, "reason", json_string(r.reason));
     json_object_set_new(j, "budget_is_default", json_boolean(c->load.mem_bytes == 0));
@@ -89,6 +85,12 @@ json_t *cli_json_u64(uint64_t value)
     char text[24];
     snprintf(text, sizeof text, "%llu", (unsigned long long)value);
     return json_string(text);
+}
+
+void cli_json_numbers(json_t *object, const cli_number *numbers, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        json_object_set_new(object, numbers[i].name, cli_json_u64(numbers[i].value));
 }
 
 json_t *cli_json_real(double value)
