@@ -140,8 +140,9 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libweir.a
 	@mkdir -p $(dir $@)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-bench: $(addprefix $(BUILD)/bench/,$(BENCHES)) $(BUILD)/weir
+bench: $(addprefix $(BUILD)/bench/,$(BENCHES) worker_weir) $(BUILD)/weir
 	@for b in $(BENCHES); do echo "== $$b"; $(BUILD)/bench/$$b; done
+	@tools/bench_peers.sh $(BUILD)
 EXAMPLES := $(patsubst examples/%.c,%,$(sort $(wildcard examples/*.c)))
 $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libweir.a
 	@mkdir -p $(dir $@)

@@ -1,82 +1,115 @@
-"""Whole models against llama.cpp on this machine, in one run: alternating, median of several rounds, same threads, same file.
+"""Whole models against other engines on this machine, in one run: the engines take turns, all of them loaded and warm, with
+the same file, threads and tokens; medians of several rounds.
 
-usage: python bench/bench_peers.py WEIR MODEL.gguf... [--rounds 5] [--threads 2] [--prompt 128] [--decode 32] [--depth 0]
-needs: pip install llama-cpp-python (it builds llama.cpp). Prints one line per model and kind, and with --json a document.
+usage: python bench/bench_peers.py MODEL.gguf... --peer NAME=COMMAND [--peer ...]
+           [--weir build/bench/worker_weir] [--rounds 5] [--threads 2] [--prompts 128,2048] [--depths 0,2048,8192] [--decode 16] [--json FILE]
 
-Peers run in processes of their own, one after the other, each round; a ratio above 1 means that Weir is faster."""
+COMMAND is a worker (the protocol stands in worker_weir.c) and gets MODEL THREADS CTX behind its own arguments, for example
+'python bench/worker_llama_cpp.py'. A ratio is Weir's rate over the fastest peer's: above 1 means that Weir is faster. Decoding is
+also given as a share of memory's rate, measured between the rounds: bytes of weights per token (the cache's not counted) times
+tokens per second over what memory delivers to as many threads."""
 import argparse
 import json
+import shlex
 import statistics
 import subprocess
 import sys
-import time
 
 
-def peer(path, threads, n_prompt, n_decode, depth):
-    import ctypes
+class Engine:
+    def __init__(self, name, command, model, threads, n_ctx):
+        self.name = name
+        self.process = subprocess.Popen([*command, model, str(threads), str(n_ctx)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.position = 0
 
-    import llama_cpp as lc
+    def do(self, word, n=0):
+        self.position = 0 if word == "reset" else self.position + n
+        return self.ask(word, n)
 
-    quiet = lc.llama_log_callback(lambda *a: None)  # must outlive the calls below
-    lc.llama_log_set(quiet, ctypes.c_void_p(0))
-    lc.llama_backend_init()
-    model = lc.llama_model_load_from_file(path.encode(), lc.llama_model_default_params())
-    params = lc.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch = depth + n_prompt + n_decode + 8, 2048, 512
-    params.n_threads = params.n_threads_batch = threads
-    ctx = lc.llama_init_from_model(model, params)
-    n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
-    ids = [(i * 7919 + 13) % n_vocab for i in range(depth + n_prompt + n_decode)]
+    def ask(self, word, n=0):
+        self.process.stdin.write(f"{word} {n}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"bench_peers: {self.name} stopped")
+        return float(answer)
 
-    def run(tokens):
-        array = (ctypes.c_int32 * len(tokens))(*tokens)
-        if lc.llama_decode(ctx, lc.llama_batch_get_one(array, len(tokens))) != 0:
-            sys.exit("llama_decode failed")
-        lc.llama_synchronize(ctx)
-
-    run(ids[:16])  # warm up: pages in, threads up
-    lc.llama_memory_clear(lc.llama_get_memory(ctx), True)
-    for i in range(0, depth, 512):
-        run(ids[i : min(i + 512, depth)])
-    start = time.perf_counter()
-    run(ids[depth : depth + n_prompt])
-    prefill = n_prompt / (time.perf_counter() - start)
-    start = time.perf_counter()
-    for t in ids[depth + n_prompt :]:
-        run([t])
-    print(json.dumps({"prefill_tps": prefill, "decode_tps": n_decode / (time.perf_counter() - start)}))
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
 
 
-def child(command):
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(out)
+def turns(engines, rounds, measure, facts=None):
+    """{engine: median rate} of `measure`, the engines taking turns, in an order that moves on each round."""
+    rates = {e.name: [] for e in engines}
+    for r in range(rounds):
+        if facts is not None:
+            facts.append(engines[0].ask("memory"))
+        for i in range(len(engines)):
+            e = engines[(r + i) % len(engines)]
+            rates[e.name].append(measure(e))
+    return {name: statistics.median(x) for name, x in rates.items()}
+
+
+def prefill(e, n):
+    e.do("reset")
+    return n / e.do("prefill", n)
+
+
+def decode(e, depth, n):
+    if e.position < depth:
+        e.do("prefill", depth - e.position)
+    if depth == 0:
+        e.do("reset")
+    return n / e.do("decode", n)
+
+
+def model_rows(o, path):
+    n_ctx = max(max(o.depths) + o.rounds * o.decode, max(o.prompts)) + 64
+    n_ctx = (n_ctx + 255) // 256 * 256
+    commands = [("weir", [o.weir])] + [(p.split("=", 1)[0], shlex.split(p.split("=", 1)[1])) for p in o.peer]
+    engines = [Engine(name, command, path, o.threads, n_ctx) for name, command in commands]
+    for e in engines:  # warm up: pages in, threads up
+        e.do("prefill", 32)
+        e.do("decode", 4)
+    weights = engines[0].ask("weights")
+    for n in o.prompts:
+        yield "prefill", n, turns(engines, o.rounds, lambda e: prefill(e, n)), None
+    for e in engines:
+        e.do("reset")
+    for depth in o.depths:
+        memory = []
+        rates = turns(engines, o.rounds, lambda e: decode(e, depth, o.decode), memory)
+        yield "decode at", depth, rates, rates["weir"] * weights / statistics.median(memory)
+    for e in engines:
+        e.close()
+
+
+def numbers(text):
+    return [int(x) for x in text.split(",")]
 
 
 def main():
     a = argparse.ArgumentParser()
-    a.add_argument("weir")
     a.add_argument("models", nargs="+")
-    for name, value in (("rounds", 5), ("threads", 2), ("prompt", 128), ("decode", 32), ("depth", 0)):
+    a.add_argument("--peer", action="append", required=True)
+    a.add_argument("--weir", default="build/bench/worker_weir")
+    for name, value in (("rounds", 5), ("threads", 2), ("decode", 16)):
         a.add_argument("--" + name, type=int, default=value)
-    a.add_argument("--json", action="store_true")
+    a.add_argument("--prompts", type=numbers, default=[128, 2048])
+    a.add_argument("--depths", type=numbers, default=[0, 2048, 8192])
+    a.add_argument("--json", default="")
     o = a.parse_args()
     rows = []
     for path in o.models:
-        ours, theirs = [], []
-        for _ in range(o.rounds):
-            theirs.append(child([sys.executable, __file__, "--peer", path, str(o.threads), str(o.prompt), str(o.decode), str(o.depth)]))
-            ours.append(child([o.weir, "bench", path, "--threads", str(o.threads), "--prompt-tokens", str(o.prompt), "-n", str(o.decode),
-                               *(["--depth", str(o.depth)] if o.depth else []), "--rounds", "1", "--json"])[0])
-        for kind in ("prefill_tps", "decode_tps"):
-            w, p = (statistics.median(r[kind] for r in side) for side in (ours, theirs))
-            rows.append({"model": path.rsplit("/", 1)[-1], "kind": kind, "depth": o.depth, "weir": w, "llama_cpp": p, "ratio": w / p})
-            if not o.json:
-                print(f"{rows[-1]['model']:42} {kind:12} weir {w:9.1f}  llama.cpp {p:9.1f}  ratio {w / p:.2f}", flush=True)
+        for kind, n, rates, share in model_rows(o, path):
+            best = max(rate for name, rate in rates.items() if name != "weir")
+            row = {"model": path.rsplit("/", 1)[-1], "what": f"{kind} {n}", **rates, "ratio": rates["weir"] / best, "share_of_memory": share}
+            rows.append(row)
+            print(f"{row['model']:38} {row['what']:16} " + "  ".join(f"{k} {v:8.1f}" for k, v in rates.items()) + f"  ratio {row['ratio']:.2f}" + (f"  {100 * share:3.0f} % of memory" if share else ""), flush=True)
     if o.json:
-        print(json.dumps(rows, indent=1))
+        with open(o.json, "w") as f:
+            json.dump(rows, f, indent=1)
 
 
-if len(sys.argv) > 1 and sys.argv[1] == "--peer":
-    peer(sys.argv[2], *map(int, sys.argv[3:]))
-else:
-    main()
+main()
