@@ -5,6 +5,17 @@
  * in gguf/quants.py, which tests/golden/dequant_*.bin are made with). All members are bytes: blocks lie in a
  * file at any address, and multi-byte numbers are little-endian.
  *
+ * Packed weights (kernels.h): groups of sixteen rows, block column by block column, each as long as sixteen
+ * blocks. Inside, every field of the block keeps its place, sixteen times as far from the start, with the
+ * rows side by side element by element:
+ *
+ *     file:    row 0: [d][qs word 0][qs word 1] ... row 1: [d][qs word 0][qs word 1] ...
+ *     packed:  [d of rows 0-15][qs word 0 of rows 0-15][qs word 1 of rows 0-15] ...
+ *
+ * An element at byte o of a block, z bytes long, of row r so stands at 16 o + z r. Elements are the 2-byte
+ * scales and minima (d, m, dmin; IQ4_XS's scales_h), MXFP4's e as a byte, and 32-bit words of all else; the
+ * table stands in kern_pack.c.
+ *
  * "unpack" gives a block's integer weights in element order as int8: the signed value of types without a
  * minimum, the unsigned one (at most 31) of types with a minimum. */
 #ifndef WEIR_KERN_BLOCKS_H

@@ -30,6 +30,10 @@ extern const kern_table kern_avx512_table; /* those, and AVX-512 F, BW, VL, DQ, 
 extern const kern_table kern_neon_table; /* NEON with dot products (sdot) */
 #endif
 
+/* One block of one row of a packed group, in the file's layout (at most KERN_BLOCK_MAX bytes). */
+#define KERN_BLOCK_MAX 256u
+void kern_unpack_block(uint32_t dtype, const uint8_t *group, size_t block, unsigned row, uint8_t *dst);
+
 void kern_ref_dequantize(uint32_t dtype, const void *src, size_t n, float *dst);
 void kern_ref_quantize(kern_act act, const float *x, size_t k, void *dst);
 void kern_ref_matmul(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch);

@@ -20,11 +20,28 @@ kern_act kern_act_for(uint32_t dtype);
 /* Bytes of one row, a multiple of 64. k is a multiple of the block. */
 size_t kern_act_row_bytes(kern_act act, size_t k);
 
+/* ---- packed weights ----
+ * Sixteen rows of a block type side by side, so that a vector load holds the same bytes of many rows. Group g
+ * of a weight holds its rows 16 g ... 16 g + 15 and takes the bytes [g x 16 x row_bytes, (g + 1) x 16 x
+ * row_bytes): as many as in the file's layout, in another order (kern_blocks.h). row_bytes is a multiple of
+ * the block's bytes here: rows have no padding. No result depends on the layout of weights. */
+#define KERN_PACK_ROWS 16u
+/* Part of the name of everything that keeps packed weights outside of this process. Raise it whenever
+ * kern_pack gives other bytes for any type, or kern_can_pack another answer. */
+#define KERN_PACK_VERSION 1
+/* Types with a packed layout: all block types, no floats. */
+bool kern_can_pack(uint32_t dtype);
+/* Sixteen rows, row_bytes apart, to one group; and back. Any alignment; src and dst do not overlap. */
+void kern_pack(uint32_t dtype, const void *src, size_t row_bytes, void *dst);
+void kern_unpack(uint32_t dtype, const void *src, size_t row_bytes, void *dst);
+/* One row (below 16) of a group, in the file's layout. */
+void kern_unpack_row(uint32_t dtype, const void *group, size_t row_bytes, unsigned row, void *dst);
+
 /* out[t * out_stride + r] = bias[r] + sum over k of W[r][k] x act[t][k], for rows [row_begin, row_end) and
  * all tokens. */
 typedef struct kern_matmul {
     uint32_t dtype;    /* of the weight */
-    const void *w;     /* row 0, in the file's layout; 1-byte alignment */
+    const void *w;     /* row 0; 1-byte alignment */
     size_t row_bytes;  /* stride of weight rows */
     size_t k;          /* row length in elements, a multiple of the block */
     const void *act;   /* token 0, of kind kern_act_for(dtype), 64-byte aligned */
@@ -33,6 +50,9 @@ typedef struct kern_matmul {
     float *out;
     size_t out_stride; /* floats between tokens */
     const float *bias; /* indexed as rows, or NULL; added last, one rounding */
+    /* Rows below it are packed, the others in the file's layout; a multiple of 16, 0 if none are. row_begin
+     * and row_end may be any. */
+    size_t packed_rows;
 } kern_matmul;
 
 /* One layer's cache of one sequence. Positions are kept at slot = position mod capacity; capacity is a

@@ -61,7 +61,7 @@ static void test_products(void **state)
             else
                 ref_table()->quantize(act, x, k, a + t * stride);
         }
-        kern_matmul m = {test_dtypes[i], w, row_bytes, k, a, stride, TOKENS, out, ROWS, NULL};
+        kern_matmul m = {test_dtypes[i], w, row_bytes, k, a, stride, TOKENS, out, ROWS, NULL, 0};
         ref_table()->matmul(&m, 0, ROWS, NULL);
         add_floats(&d, out, COUNT(out));
         free(w), free(a);

@@ -179,7 +179,7 @@ static void test_largest_sums(void **state)
         put_half(w + at, 0x3c00);
         if (cases[c].dtype == BASE_Q2_K || cases[c].dtype == BASE_Q4_K || cases[c].dtype == BASE_Q5_K)
             put_half(w + at + 2, 0);
-        kern_matmul m = {cases[c].dtype, w, info->block_bytes, n, act, 512, 1, &out, 1, NULL};
+        kern_matmul m = {cases[c].dtype, w, info->block_bytes, n, act, 512, 1, &out, 1, NULL, 0};
         for (const char *const *name = kern_available(); *name; name++) {
             const kern_table *t;
             assert_int_equal(kern_select(*name, &t, NULL), WEIR_OK);

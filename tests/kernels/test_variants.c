@@ -135,11 +135,30 @@ static void test_quantize(void **state)
 
 typedef struct product {
     kern_matmul m;
-    guarded w, act, out, bias, scratch;
+    guarded w, packed, act, out, bias, scratch;
+    uint8_t *packed_w; /* as w, with packed_rows packed; NULL without */
+    size_t packed_rows;
     size_t n_rows, n_tokens;
     void *scratch_mem;
     float *want; /* [n_tokens][n_rows] */
 } product;
+
+/* The same weights with as many groups packed as there are, or with fewer now and then. */
+static void pack_product(pair_of_tables *t, product *p)
+{
+    const kern_matmul *m = &p->m;
+    size_t n_groups = p->n_rows / KERN_PACK_ROWS;
+    if (rng_below(&t->rng, 4) == 0) n_groups = rng_below(&t->rng, (uint32_t)n_groups + 1);
+    if (n_groups == 0 || !kern_can_pack(m->dtype) || m->row_bytes % base_dtype_get(m->dtype)->block_bytes)
+        return;
+    p->packed_rows = n_groups * KERN_PACK_ROWS;
+    p->packed_w = guarded_alloc(&p->packed, p->n_rows * m->row_bytes, 0);
+    memcpy(p->packed_w, m->w, p->n_rows * m->row_bytes);
+    for (size_t g = 0; g < n_groups; g++) {
+        size_t at = g * KERN_PACK_ROWS * m->row_bytes;
+        kern_pack(m->dtype, (const uint8_t *)m->w + at, m->row_bytes, p->packed_w + at);
+    }
+}
 
 /* p->n_rows and p->n_tokens are set by the caller. */
 static void make_product(pair_of_tables *t, product *p, uint32_t dtype, size_t k, int mode, size_t pad)
@@ -179,6 +198,7 @@ static void make_product(pair_of_tables *t, product *p, uint32_t dtype, size_t k
     t->ref->matmul(m, 0, n_rows, p->scratch_mem);
     for (size_t i = 0; i < n_tokens; i++)
         memcpy(p->want + i * n_rows, m->out + i * m->out_stride, n_rows * sizeof(float));
+    if (pad == 0) pack_product(t, p);
 }
 
 static void free_product(product *p)
@@ -186,27 +206,37 @@ static void free_product(product *p)
     free(p->want);
     guarded_free(&p->w), guarded_free(&p->act), guarded_free(&p->out), guarded_free(&p->bias);
     guarded_free(&p->scratch);
+    if (p->packed_w) guarded_free(&p->packed);
 }
 
-static void check_product(pair_of_tables *t, product *p, size_t n_tokens, size_t row_begin, size_t row_end)
+static void check_layout(pair_of_tables *t, product *p, size_t n_tokens, size_t row_begin, size_t row_end,
+                         bool packed)
 {
     kern_matmul m = p->m;
     size_t n_out = m.out_stride * (p->n_tokens - 1) + p->n_rows;
     char where[160];
     for (size_t i = 0; i < n_out; i++) m.out[i] = float_from_bits(UNTOUCHED);
     m.n_tokens = n_tokens;
+    m.w = packed ? p->packed_w : m.w;
+    m.packed_rows = packed ? p->packed_rows : 0;
     t->set->matmul(&m, row_begin, row_end, p->scratch_mem);
     for (size_t i = 0; i < n_out; i++) {
         size_t token = i / m.out_stride, row = i % m.out_stride;
         bool inside = token < n_tokens && row >= row_begin && row < row_end;
         if (inside && same_float(m.out[i], p->want[token * p->n_rows + row])) continue;
         if (!inside && bits_of_float(m.out[i]) == UNTOUCHED) continue;
-        snprintf(where, sizeof where, "matmul %s k=%zu rows [%zu, %zu) of %zu, token %zu of %zu, row %zu%s",
-                 base_dtype_get(m.dtype)->name, m.k, row_begin, row_end, p->n_rows, token, n_tokens, row,
-                 inside ? "" : " (written outside the range)");
+        snprintf(where, sizeof where,
+                 "matmul %s k=%zu rows [%zu, %zu) of %zu (%zu packed), token %zu of %zu, row %zu%s",
+                 base_dtype_get(m.dtype)->name, m.k, row_begin, row_end, p->n_rows, m.packed_rows, token,
+                 n_tokens, row, inside ? "" : " (written outside the range)");
         compare(t, inside ? &p->want[token * p->n_rows + row] : &(float){0.0f}, &m.out[i], 1, where);
     }
     t->job->compared += n_tokens * (row_end - row_begin);
+}
+static void check_product(pair_of_tables *t, product *p, size_t n_tokens, size_t row_begin, size_t row_end)
+{
+    check_layout(t, p, n_tokens, row_begin, row_end, false);
+    if (p->packed_w) check_layout(t, p, n_tokens, row_begin, row_end, true);
 }
 
 static void test_matmul_splits(void **state)

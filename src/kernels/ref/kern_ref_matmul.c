@@ -87,16 +87,26 @@ static float step_256(const kern_ref_block *b, const void *act, size_t k, size_t
     return fmaf(-(b->m * dx), (float)msum, acc);
 }
 
-/* out[t] for up to TOKENS tokens of one row: one chain over the blocks each. */
-static void row_of_blocks(const kern_matmul *m, const uint8_t *w, const char *act, size_t n_tokens,
-                          float *out)
+/* Block `block` of row r. */
+static bool unpack_at(const kern_matmul *m, size_t r, size_t block, size_t bytes, kern_ref_block *b)
+{
+    const uint8_t *w = m->w;
+    uint8_t copy[KERN_BLOCK_MAX];
+    if (r >= m->packed_rows) return kern_ref_unpack(m->dtype, w + r * m->row_bytes + block * bytes, b);
+    w += r / KERN_PACK_ROWS * KERN_PACK_ROWS * m->row_bytes;
+    kern_unpack_block(m->dtype, w, block, (unsigned)(r % KERN_PACK_ROWS), copy);
+    return kern_ref_unpack(m->dtype, copy, b);
+}
+
+/* out[t] for up to TOKENS tokens of row r: one chain over the blocks each. */
+static void row_of_blocks(const kern_matmul *m, size_t r, const char *act, size_t n_tokens, float *out)
 {
     size_t elements = kern_ref_block_elements(m->dtype);
     size_t bytes = base_dtype_get(m->dtype)->block_bytes;
     for (size_t t = 0; t < n_tokens; t++) out[t] = 0.0f;
     for (size_t block = 0; block < m->k / elements; block++) {
         kern_ref_block b;
-        if (!kern_ref_unpack(m->dtype, w + block * bytes, &b)) return;
+        if (!unpack_at(m, r, block, bytes, &b)) return;
         for (size_t t = 0; t < n_tokens; t++) {
             const void *row = act + t * m->act_stride;
             out[t] = elements == KERN_QK ? step_32(&b, row, m->k, block, out[t])
@@ -129,15 +139,14 @@ void kern_ref_matmul(const kern_matmul *m, size_t row_begin, size_t row_end, voi
     bool floats = kern_act_for(m->dtype) == KERN_ACT_F32;
     (void)scratch;
     for (size_t r = row_begin; r < row_end; r++) {
-        const uint8_t *w = (const uint8_t *)m->w + r * m->row_bytes;
         for (size_t t0 = 0; t0 < m->n_tokens; t0 += TOKENS) {
             size_t n = m->n_tokens - t0 < TOKENS ? m->n_tokens - t0 : TOKENS;
             const char *act = (const char *)m->act + t0 * m->act_stride;
             float acc[TOKENS];
             if (floats)
-                row_of_floats(m, w, act, n, acc);
+                row_of_floats(m, (const uint8_t *)m->w + r * m->row_bytes, act, n, acc);
             else
-                row_of_blocks(m, w, act, n, acc);
+                row_of_blocks(m, r, act, n, acc);
             for (size_t t = 0; t < n; t++)
                 m->out[(t0 + t) * m->out_stride + r] = m->bias ? acc[t] + m->bias[r] : acc[t];
         }

@@ -161,7 +161,7 @@ static void matmul_quant(const kern_matmul *m, const quant_type *type, size_t ro
 void V_NAME(kern_matmul)(const kern_matmul *m, size_t row_begin, size_t row_end, void *scratch)
 {
     const quant_type *type = quant_type_of(m->dtype);
-    if (m->k == 0 || m->row_bytes > INT32_MAX / V_LANES)
+    if (m->k == 0 || m->row_bytes > INT32_MAX / V_LANES || m->packed_rows > 0)
         kern_ref_matmul(m, row_begin, row_end, scratch);
     else if (type && m->n_tokens == 1)
         matmul_one(m, type, row_begin, row_end);
