@@ -158,6 +158,7 @@ typedef struct weir_plan {
     bool fits;
     uint64_t missing_bytes; /* smallest - budget where it does not fit */
     uint32_t ctx_tokens, n_sessions, prefill_chunk, n_threads;
+    uint32_t pass_rows, pass_outputs; /* most tokens of one pass, and most of them with logits */
     uint64_t streamed_bytes_per_pass;
     uint64_t weight_bytes_per_pass; /* read by one pass from anywhere */
     uint64_t macs_per_token;
@@ -199,6 +200,21 @@ WEIR_API weir_status weir_session_score(weir_session *s, const int32_t *tokens, 
 /* One token for each of n sessions in one pass over the weights; logits[i] receives a pointer as above. */
 WEIR_API weir_status weir_step_batch(weir_session *const *sessions, const int32_t *tokens, size_t n,
                                      const float **logits, weir_error *err);
+/* What one session brings to a pass that several share. */
+typedef struct weir_run {
+    weir_session *session;
+    const int32_t *tokens; /* go behind its sequence */
+    size_t n_tokens;       /* may be 0 where a token waits that weir_generate sampled last */
+    size_t n_logits;       /* how many of the last rows want logits: 0 within a prompt, 1 to sample from */
+    const float *logits;   /* set: of the first of those rows; valid until the next run on this model */
+    size_t logits_stride;  /* set: floats from one row's logits to the next */
+} weir_run;
+/* One pass over the weights for n distinct sessions of one model, each with any number of tokens: sessions
+ * that decode and sessions in prefill go together, and may be others at every call. All rows together,
+ * waiting ones included, at most weir_plan's pass_rows, logits at most pass_outputs, sessions at most
+ * max_batch. Each session's bits are those that it gets alone. On failure all positions are as before the
+ * call. */
+WEIR_API weir_status weir_step_runs(weir_run *runs, size_t n, weir_error *err);
 /* Stops what runs on this model within one operation; the run returns CANCELLED. Async-signal-safe. The next
  * run clears it. */
 WEIR_API void weir_model_cancel(weir_model *m);

@@ -1,22 +1,11 @@
 /* weir bench: rates of prefill and decoding per budget, next to the limit measured in the same run: a pass
  * over the weights can be no faster than what storage delivers of the streamed part, and memory of the whole.
  */
-#include "cli.h"
+#include "cli_bench.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-enum { MAX_ROUNDS = 32 };
-
-typedef struct bench {
-    cli_common common;
-    cli_sizes budgets;
-    uint32_t n_prompt, n_decode, n_rounds;
-    uint32_t depth; /* tokens in the cache before the clock starts */
-    weir_model *model;
-    int32_t *tokens;
-} bench;
 
 typedef struct bench_row {
     weir_plan plan;
@@ -25,7 +14,7 @@ typedef struct bench_row {
     double streamed_per_token;
 } bench_row;
 
-static double now(void)
+double cli_bench_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -38,9 +27,10 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *x, uint32_t n)
+double cli_bench_median(double *x, uint32_t n)
 {
     qsort(x, n, sizeof *x, compare);
+    if (n == 0) return 0;
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
@@ -52,16 +42,16 @@ static weir_status one_round(bench *b, weir_session *s, double *prefill_tps, dou
     weir_session_reset(s);
     weir_status status = b->depth > 0 ? weir_session_append(s, b->tokens, b->depth, &logits, err) : WEIR_OK;
     if (status != WEIR_OK) return status;
-    double start = now();
+    double start = cli_bench_now();
     status = weir_session_append(s, b->tokens + b->depth, b->n_prompt, &logits, err);
     if (status != WEIR_OK) return status;
-    *prefill_tps = b->n_prompt / (now() - start);
+    *prefill_tps = b->n_prompt / (cli_bench_now() - start);
     status = weir_model_memory(b->model, &before, err);
-    start = now();
+    start = cli_bench_now();
     for (uint32_t i = 0; i < b->n_decode && status == WEIR_OK; i++)
         status = weir_session_append(s, &b->tokens[b->depth + b->n_prompt + i], 1, &logits, err);
     if (status != WEIR_OK) return status;
-    *decode_tps = b->n_decode / (now() - start);
+    *decode_tps = b->n_decode / (cli_bench_now() - start);
     status = weir_model_memory(b->model, &after, err);
     *streamed = after.read_bytes - before.read_bytes;
     return status;
@@ -69,7 +59,7 @@ static weir_status one_round(bench *b, weir_session *s, double *prefill_tps, dou
 
 /* What measuring one budget gathers over its rounds. */
 typedef struct samples {
-    double prefill[MAX_ROUNDS], decode[MAX_ROUNDS], storage[MAX_ROUNDS + 1];
+    double prefill[CLI_BENCH_ROUNDS], decode[CLI_BENCH_ROUNDS], storage[CLI_BENCH_ROUNDS + 1];
     uint32_t n_storage;
     uint64_t streamed;
 } samples;
@@ -115,9 +105,9 @@ static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error
     if (status == WEIR_OK && streams)
         status = weir_measure_storage(b->model, PROBE_BYTES, &x.storage[x.n_storage++], err);
     if (status != WEIR_OK) return status;
-    row->prefill_tps = median(x.prefill, b->n_rounds);
-    row->decode_tps = median(x.decode, b->n_rounds);
-    row->storage_bps = streams ? median(x.storage, x.n_storage) : 0;
+    row->prefill_tps = cli_bench_median(x.prefill, b->n_rounds);
+    row->decode_tps = cli_bench_median(x.decode, b->n_rounds);
+    row->storage_bps = streams ? cli_bench_median(x.storage, x.n_storage) : 0;
     row->streamed_per_token = (double)x.streamed / b->n_decode;
     double seconds = (double)row->plan.weight_bytes_per_pass / row->memory_bps;
     double streaming = streams ? row->streamed_per_token / row->storage_bps : 0;
@@ -199,10 +189,12 @@ static int bench_model(bench *b)
     if (b->common.load.ctx_tokens == 0) b->common.load.ctx_tokens = n;
     if (b->common.load.ctx_tokens < n)
         return cli_usage("bench", "--ctx %u is too short; %u tokens are run", b->common.load.ctx_tokens, n);
-    b->tokens = calloc(n, sizeof *b->tokens);
-    if (b->tokens == NULL) return cli_fail("bench", "no memory for %u tokens", n);
-    for (uint32_t i = 0; i < n; i++) b->tokens[i] = (int32_t)((i * 7919ull + 13) % info.n_vocab);
-    int rc = bench_budgets(b);
+    /* Sessions begin one token further each, so that they differ. */
+    uint32_t n_text = n + b->n_sessions;
+    b->tokens = calloc(n_text, sizeof *b->tokens);
+    if (b->tokens == NULL) return cli_fail("bench", "no memory for %u tokens", n_text);
+    for (uint32_t i = 0; i < n_text; i++) b->tokens[i] = (int32_t)((i * 7919ull + 13) % info.n_vocab);
+    int rc = b->n_sessions > 1 ? cli_bench_sessions(b) : bench_budgets(b);
     free(b->tokens);
     return rc;
 }
@@ -210,7 +202,7 @@ static int bench_model(bench *b)
 int cli_bench(int argc, char **argv)
 {
     enum { MAX_TOKENS = 1 << 20 };
-    bench b = {.n_prompt = 128, .n_decode = 32, .n_rounds = 3};
+    bench b = {.n_prompt = 128, .n_decode = 32, .n_rounds = 3, .n_sessions = 1};
     cli_common_init(&b.common, "bench");
     cli_args a = {.command = "bench",
                   .operand = "FILE",
@@ -221,17 +213,21 @@ int cli_bench(int argc, char **argv)
     cli_add(&a, "prompt-tokens", 0, CLI_U32, &b.n_prompt, "N", "tokens of prefill (default 128)");
     cli_add(&a, "n", 'n', CLI_U32, &b.n_decode, "N", "tokens decoded (default 32)");
     cli_add(&a, "depth", 0, CLI_U32, &b.depth, "N", "tokens before them, not timed (default 0)");
+    cli_add(&a, "sessions", 0, CLI_U32, &b.n_sessions, "N",
+            "decode N sessions that share passes against one alone, in turns (64 at most)");
     cli_add(&a, "rounds", 0, CLI_U32, &b.n_rounds, "N",
             "rounds, of which the median counts (default 3, 32 at most)");
     cli_add_load(&a, &b.common);
     cli_add_json(&a, &b.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
-    if (b.n_rounds < 1 || b.n_rounds > MAX_ROUNDS || b.n_prompt < 1 || b.n_decode < 1 ||
+    if (b.n_rounds < 1 || b.n_rounds > CLI_BENCH_ROUNDS || b.n_prompt < 1 || b.n_decode < 1 ||
         b.n_prompt > MAX_TOKENS || b.n_decode > MAX_TOKENS || b.depth > MAX_TOKENS)
         return cli_usage("bench",
                          "--prompt-tokens and --n may be 1 to %d, --depth 0 to the same, --rounds 1 to %d",
-                         MAX_TOKENS, MAX_ROUNDS);
+                         MAX_TOKENS, CLI_BENCH_ROUNDS);
+    if (b.n_sessions < 1 || b.n_sessions > CLI_BENCH_SESSIONS)
+        return cli_usage("bench", "--sessions may be 1 to %d", CLI_BENCH_SESSIONS);
     if (b.budgets.n == 0) b.budgets.bytes[b.budgets.n++] = 0;
     weir_context *context;
     rc = cli_open(&b.common, &context, &b.model);

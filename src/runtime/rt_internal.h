@@ -6,7 +6,7 @@
  *   rt_describe.c what a file holds             rt_text.c      tokens and chat templates
  *   rt_plan.c     a budget's plan               rt_report.c    planned against measured
  *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
- *   rt_load.c     placing and unplacing
+ *   rt_load.c     placing and unplacing          rt_pass.c      passes that sessions share
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */
@@ -90,6 +90,7 @@ typedef struct rt_loaded {
     uint32_t *sequence, *output_row;
     dev_kv *batch_kv;        /* [layer][max_batch] */
     const dev_kv **layer_kv; /* per layer: into batch_kv, or a session's own */
+    weir_run *runs;          /* max_batch, for weir_step_batch */
     weir_session *sessions;  /* chain of those alive */
     uint32_t n_sessions;
     double load_seconds;
@@ -192,6 +193,10 @@ weir_status rt_session_append(weir_session *s, const int32_t *tokens, size_t n, 
                               rt_progress_fn on_rows, void *arg, weir_error *err);
 /* INVALID_ARGUMENT when the session's model was unloaded. */
 weir_status rt_session_check(const weir_session *s, weir_error *err);
+/* CONTEXT_FULL, or INVALID_ARGUMENT for what is no token of the vocabulary. */
+weir_status rt_session_check_tokens(const weir_session *s, const int32_t *tokens, size_t n, weir_error *err);
+/* Runs what waits at the end of the sequence, but for its last n_left tokens. */
+weir_status rt_session_catch_up(weir_session *s, uint32_t n_left, weir_error *err);
 /* Puts a token behind the sequence without running it; there must be room. */
 void rt_session_hold(weir_session *s, int32_t token);
 /* Back to the first n_tokens of the sequence. */
@@ -200,6 +205,11 @@ void rt_session_cut(weir_session *s, uint32_t n_tokens);
 void rt_sessions_detach(rt_loaded *run);
 /* Bytes of a session beside the buffers of its caches. */
 uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens);
+
+/* ---- rt_pass.c ---- */
+/* One pass over what waits in each session and its n_tokens behind that, which lie in session->tokens
+ * already. The caller has checked the room, and sets n_cached and n_tokens afterwards. */
+weir_status rt_pass_run(weir_model *m, weir_run *runs, size_t n, weir_error *err);
 
 /* ---- rt_sampler.c ---- */
 uint64_t rt_sampler_bytes(uint32_t n_vocab);

@@ -7,6 +7,7 @@ static void run_free(weir_model *m, rt_loaded *run)
 {
     base_env *env = m->env;
     mem_unplace(m->component);
+    base_free(env, run->runs);
     base_free(env, run->layer_kv);
     base_free(env, run->batch_kv);
     base_free(env, run->output_row);
@@ -56,7 +57,9 @@ static weir_status allocate_rows(weir_model *m, rt_loaded *run, weir_error *err)
                                      sizeof *run->batch_kv, err);
     if (run->batch_kv == NULL) return err->code;
     run->layer_kv = base_alloc_array(env, BASE_TAG_RUNTIME, n_layers, sizeof *run->layer_kv, err);
-    return run->layer_kv != NULL ? WEIR_OK : err->code;
+    if (run->layer_kv == NULL) return err->code;
+    run->runs = base_alloc_array(env, BASE_TAG_RUNTIME, run->plan.max_batch, sizeof *run->runs, err);
+    return run->runs != NULL ? WEIR_OK : err->code;
 }
 
 static weir_status allocate_all(weir_model *m, rt_loaded *run, weir_error *err)

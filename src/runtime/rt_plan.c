@@ -140,6 +140,7 @@ static uint64_t runtime_bytes(const rt_planner *p, const rt_choice *c)
     sum = rt_add(sum, rt_mul(c->n_sessions, rt_session_bytes(h->n_layers, c->ctx_tokens)));
     sum = rt_add(sum, rt_mul(c->max_rows, 4 * sizeof(int32_t)));
     sum = rt_add(sum, rt_mul(h->n_layers, sizeof(dev_kv *) + p->options->max_batch * sizeof(dev_kv)));
+    sum = rt_add(sum, rt_mul(p->options->max_batch, sizeof(weir_run)));
     sum = rt_add(sum, sizeof(rt_loaded) + 64);
     return rt_add(sum, rt_add(TEXT_BYTES, rt_mul(c->ctx_tokens, TEXT_BYTES_PER_TOKEN)));
 }
@@ -322,6 +323,8 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
     v->n_threads = o->n_threads;
     v->prefill_chunk = (uint32_t)base_min(c->max_rows, c->ctx_tokens);
     if (o->prefill_chunk != 0) v->prefill_chunk = (uint32_t)base_min(v->prefill_chunk, o->prefill_chunk);
+    v->pass_rows = c->max_rows;
+    v->pass_outputs = c->max_outputs;
     v->streamed_bytes_per_pass = mem->streamed_bytes;
     for (int t = 0; t < BASE_TAG_COUNT; t++) {
         if (out->tag_bytes[t] == 0) continue;

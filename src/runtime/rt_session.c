@@ -131,7 +131,7 @@ void rt_session_hold(weir_session *s, int32_t token)
     s->tokens[s->n_tokens++] = token;
 }
 
-static weir_status check_tokens(const weir_session *s, const int32_t *tokens, size_t n, weir_error *err)
+weir_status rt_session_check_tokens(const weir_session *s, const int32_t *tokens, size_t n, weir_error *err)
 {
     uint32_t n_vocab = lm_model_hparams(s->model->lm)->n_vocab;
     uint32_t ctx = s->model->run->plan.view.ctx_tokens;
@@ -183,11 +183,25 @@ static uint32_t chunk_rows(const rt_loaded *run)
     return run->plan.view.prefill_chunk;
 }
 
+weir_status rt_session_catch_up(weir_session *s, uint32_t n_left, weir_error *err)
+{
+    while (s->n_cached + n_left < s->n_tokens) {
+        uint32_t rows = (uint32_t)base_min(chunk_rows(s->model->run), s->n_tokens - n_left - s->n_cached);
+        weir_status status = run_rows(s, s->n_cached, rows, 0, err);
+        if (status != WEIR_OK) {
+            rt_session_cut(s, s->n_tokens);
+            return status;
+        }
+        s->n_cached += rows;
+    }
+    return WEIR_OK;
+}
+
 weir_status rt_session_append(weir_session *s, const int32_t *tokens, size_t n, const float **logits,
                               rt_progress_fn on_rows, void *arg, weir_error *err)
 {
     weir_status status = rt_session_check(s, err);
-    if (status == WEIR_OK) status = check_tokens(s, tokens, n, err);
+    if (status == WEIR_OK) status = rt_session_check_tokens(s, tokens, n, err);
     if (status != WEIR_OK) return status;
     rt_loaded *run = s->model->run;
     uint32_t before = s->n_tokens, end = before + (uint32_t)n, start = s->n_cached;
@@ -229,7 +243,7 @@ weir_status weir_session_score(weir_session *s, const int32_t *tokens, size_t n,
     err = rt_error(err, &local);
     atomic_store(&s->model->cancel, false);
     weir_status status = rt_session_append(s, NULL, 0, NULL, NULL, NULL, err);
-    if (status == WEIR_OK) status = check_tokens(s, tokens, n, err);
+    if (status == WEIR_OK) status = rt_session_check_tokens(s, tokens, n, err);
     if (status != WEIR_OK || n == 0) return status;
     rt_loaded *run = s->model->run;
     uint32_t before = s->n_tokens, end = before + (uint32_t)n;
@@ -251,82 +265,5 @@ weir_status weir_session_score(weir_session *s, const int32_t *tokens, size_t n,
         s->n_tokens = end;
     else
         rt_session_cut(s, before);
-    return status;
-}
-
-/* Distinct sessions of one model, each with room for one token. */
-static weir_status check_step(weir_session *const *sessions, const int32_t *tokens, size_t n, weir_error *err)
-{
-    if (n == 0 || sessions == NULL || tokens == NULL)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "a step of no sessions");
-    weir_model *m = sessions[0]->model;
-    for (size_t i = 0; i < n; i++) {
-        weir_status status = rt_session_check(sessions[i], err);
-        if (status != WEIR_OK) return status;
-        if (sessions[i]->model != m)
-            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "session %zu of a step belongs to another model",
-                             i);
-        for (size_t j = 0; j < i; j++) {
-            if (sessions[j] == sessions[i])
-                return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                                 "sessions %zu and %zu of a step are the same", j, i);
-        }
-        status = check_tokens(sessions[i], tokens + i, 1, err);
-        if (status != WEIR_OK) return base_fail_context(err, status, "session %zu", i);
-    }
-    if (n > m->run->plan.max_batch)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "a step of %zu sessions; the model was loaded for %u (max_batch)", n,
-                         m->run->plan.max_batch);
-    return WEIR_OK;
-}
-
-weir_status weir_step_batch(weir_session *const *sessions, const int32_t *tokens, size_t n,
-                            const float **logits, weir_error *err)
-{
-    weir_error local;
-    err = rt_error(err, &local);
-    weir_status status = check_step(sessions, tokens, n, err);
-    if (status != WEIR_OK) return status;
-    weir_model *m = sessions[0]->model;
-    rt_loaded *run = m->run;
-    atomic_store(&m->cancel, false);
-    for (size_t i = 0; i < n; i++) {
-        status = rt_session_append(sessions[i], NULL, 0, NULL, NULL, NULL, err);
-        if (status != WEIR_OK) return status;
-    }
-    for (uint32_t l = 0; l < lm_model_hparams(m->lm)->n_layers; l++) {
-        dev_kv *row = run->batch_kv + (size_t)l * run->plan.max_batch;
-        for (size_t i = 0; i < n; i++) row[i] = *lm_kv_layer(sessions[i]->kv, l);
-        run->layer_kv[l] = row;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        weir_session *s = sessions[i];
-        run->token[i] = tokens[i];
-        run->position[i] = (int32_t)s->n_cached;
-        run->sequence[i] = run->output_row[i] = i;
-        if (s->n_cached + 1 > s->high) s->high = s->n_cached + 1;
-    }
-    graph_batch batch = {
-        .n_rows = (uint32_t)n,
-        .token = run->token,
-        .position = run->position,
-        .sequence = run->sequence,
-        .kv = run->layer_kv,
-        .n_outputs = logits != NULL ? (uint32_t)n : 0,
-        .output_rows = run->output_row,
-        .cancel = &m->cancel,
-    };
-    status = graph_run(run->program, &batch, err);
-    for (uint32_t i = 0; i < n; i++) {
-        weir_session *s = sessions[i];
-        if (status == WEIR_OK) {
-            rt_session_hold(s, tokens[i]);
-            s->n_cached++;
-            if (logits != NULL) logits[i] = graph_result(run->program, i);
-        } else {
-            rt_session_cut(s, s->n_tokens);
-        }
-    }
     return status;
 }

@@ -112,6 +112,127 @@ static void test_batch(void **state)
     }
 }
 
+/* Sessions join and leave at every pass, one of them in prefill while the others decode, with logits of all
+ * rows for another; each gives what it gives alone (X4, X1). */
+static void test_runs(void **state)
+{
+    fixture *f = *state;
+    for (size_t a = 0; a < 4; a++) {
+        weir_model *m = open_tiny(f, archs[a]);
+        weir_load_options o = load_options(128, 2);
+        o.n_sessions = 3;
+        o.prefill_chunk = 24;
+        load(f, m, &o);
+        weir_plan p;
+        assert_ok(f, weir_model_plan(m, &o, &p, &f->err));
+        assert_int_equal(p.pass_rows, 24);
+        assert_true(p.pass_outputs >= 8);
+        int32_t tokens[3][100];
+        weir_session *s[3];
+        static uint64_t wanted[3][100];
+        for (size_t i = 0; i < 3; i++) {
+            some_tokens(tokens[i], 100, 512, 20 + i);
+            s[i] = new_session(f, m);
+            for (size_t k = 0; k < 100; k++) wanted[i][k] = logits_of(f, s[i], tokens[i] + k, 1);
+            weir_session_reset(s[i]);
+        }
+        assert_true(wanted[0][0] != wanted[1][0]);
+        size_t at[3] = {0}, n_checked = 0;
+        for (uint32_t pass = 0; at[0] < 100 || at[1] < 100 || at[2] < 100; pass++) {
+            weir_run runs[3];
+            size_t n = 0, who[3];
+            for (size_t i = 0; i < 3; i++) {
+                if (at[i] == 100 || pass % (i + 2) == 1) continue; /* has left, or sits this one out */
+                size_t take = i == 0 ? 1 : i == 1 ? 1 + pass % 16 : 5;
+                if (take > 100 - at[i]) take = 100 - at[i];
+                runs[n] = (weir_run){.session = s[i], .tokens = tokens[i] + at[i], .n_tokens = take};
+                runs[n].n_logits = i == 0 ? 1 : i == 1 ? pass % 2 : take;
+                who[n++] = i;
+                at[i] += take;
+            }
+            if (n == 0) continue;
+            assert_ok(f, weir_step_runs(runs, n, &f->err));
+            for (size_t r = 0; r < n; r++) {
+                size_t i = who[r];
+                assert_int_equal(weir_session_position(s[i]), at[i]);
+                for (size_t k = 0; k < runs[r].n_logits; k++, n_checked++) {
+                    const float *x = runs[r].logits + k * runs[r].logits_stride;
+                    assert_int_equal(weir_logits_hash(WEIR_HASH_SEED, x, 512),
+                                     wanted[i][at[i] - runs[r].n_logits + k]);
+                }
+            }
+        }
+        assert_true(n_checked >= 200);
+        for (size_t i = 0; i < 3; i++) weir_session_destroy(s[i]);
+        weir_model_close(m);
+    }
+}
+
+/* A token that waits since it was sampled shares the pass, or runs before it where it does not fit. */
+static void test_runs_waiting(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "gemma3");
+    for (uint32_t chunk = 1; chunk <= 4; chunk += 3) {
+        weir_load_options o = load_options(64, 1);
+        o.n_sessions = 2;
+        o.prefill_chunk = chunk;
+        load(f, m, &o);
+        weir_session *s[2] = {new_session(f, m), new_session(f, m)};
+        int32_t tokens[6];
+        some_tokens(tokens, 6, 512, 30);
+        uint64_t wanted = logits_of(f, s[0], tokens, 6);
+        weir_session_reset(s[0]);
+        assert_ok(f, weir_session_append(s[0], tokens, 3, NULL, &f->err));
+        rt_session_hold(s[0], tokens[3]);
+        assert_ok(f, weir_session_append(s[1], tokens, 5, NULL, &f->err));
+        weir_run runs[2] = {{.session = s[0], .n_logits = 1},
+                            {.session = s[1], .tokens = tokens + 5, .n_tokens = 1, .n_logits = 1}};
+        assert_ok(f, weir_step_runs(runs, 2, &f->err));
+        assert_int_equal(weir_session_position(s[0]), 4);
+        assert_int_equal(weir_logits_hash(WEIR_HASH_SEED, runs[1].logits, 512), wanted);
+        rt_session_hold(s[0], tokens[4]);
+        runs[0].tokens = tokens + 5;
+        runs[0].n_tokens = 1;
+        assert_ok(f, weir_step_runs(runs, 1, &f->err));
+        assert_int_equal(weir_session_position(s[0]), 6);
+        assert_int_equal(weir_logits_hash(WEIR_HASH_SEED, runs[0].logits, 512), wanted);
+        for (size_t i = 0; i < 2; i++) weir_session_destroy(s[i]);
+    }
+    weir_model_close(m);
+}
+
+static void test_runs_refuse(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama");
+    weir_load_options o = load_options(64, 1);
+    o.prefill_chunk = 8;
+    load(f, m, &o);
+    weir_session *s = new_session(f, m);
+    int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    weir_run run = {.session = s, .tokens = tokens, .n_tokens = 9};
+    assert_int_equal(weir_step_runs(&run, 1, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_mentions(f->err.message, "pass_rows");
+    run.n_tokens = 0;
+    assert_int_equal(weir_step_runs(&run, 1, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_mentions(f->err.message, "brings no token");
+    run.n_tokens = 2;
+    run.n_logits = 3;
+    assert_int_equal(weir_step_runs(&run, 1, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_mentions(f->err.message, "3 rows and brings 2");
+    run.session = NULL;
+    assert_int_equal(weir_step_runs(&run, 1, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_int_equal(weir_step_runs(NULL, 1, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    run.session = s;
+    run.n_logits = 2;
+    assert_int_equal(weir_session_position(s), 0);
+    assert_ok(f, weir_step_runs(&run, 1, &f->err));
+    assert_int_equal(weir_session_position(s), 2);
+    weir_session_destroy(s);
+    weir_model_close(m);
+}
+
 static void test_batch_refuses(void **state)
 {
     fixture *f = *state;
@@ -297,6 +418,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_chunks_and_threads, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_budgets, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_batch, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_runs, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_runs_waiting, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_runs_refuse, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_batch_refuses, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_context_full, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_score, fixture_setup, fixture_teardown),

@@ -1,0 +1,26 @@
+/* What the kinds of measurement of `weir bench` share. */
+#ifndef WEIR_CLI_BENCH_H
+#define WEIR_CLI_BENCH_H
+
+#include "cli.h"
+
+enum { CLI_BENCH_ROUNDS = 32, CLI_BENCH_SESSIONS = 64 };
+
+typedef struct bench {
+    cli_common common;
+    cli_sizes budgets;
+    uint32_t n_prompt, n_decode, n_rounds;
+    uint32_t depth;      /* tokens in the cache before the clock starts */
+    uint32_t n_sessions; /* above 1: so many share passes */
+    weir_model *model;
+    int32_t *tokens;
+} bench;
+
+double cli_bench_now(void); /* seconds */
+/* Sorts x; 0 for none. */
+double cli_bench_median(double *x, uint32_t n);
+
+/* Sessions that share passes against one alone. Exit status. */
+int cli_bench_sessions(bench *b);
+
+#endif
