@@ -27,6 +27,11 @@ has() {
 tiny llama Q8_0 "$tmp/m.gguf" || no "synth"
 run="$weir run --raw -m $tmp/m.gguf --ctx 128"
 
+# ---- help
+check "weir help run is weir run --help" '"$weir" help run >"$tmp/a" && "$weir" run --help >"$tmp/b" && cmp -s "$tmp/a" "$tmp/b" && grep -q "usage: weir run" "$tmp/a"'
+check "a misspelt command is told its neighbour" '! "$weir" verfy 2>"$tmp/err" && grep -q "did you mean .verify.?" "$tmp/err"'
+check "a word that is near no command is told where the list is" '! "$weir" quantize 2>"$tmp/err" && grep -q "see weir --help" "$tmp/err"'
+
 # ---- run
 $run -p hello -n 8 --seed 5 --json --profile >"$tmp/run" 2>"$tmp/err"
 check "run --json ends well and says nothing else" '[ $? = 0 ] && [ ! -s "$tmp/err" ]'
