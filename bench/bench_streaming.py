@@ -1,13 +1,14 @@
-"""Decoding with less memory than the weights, against llama.cpp and against the limit, in one run.
+"""Decoding with less memory than the weights, against other engines and against the limit, in one run.
 
-usage: python bench/bench_streaming.py WEIR MODEL.gguf [--percent 95,85,70,50,30,10] [--rounds 3] [--quick] [--no-peer] [--json]
-needs: root (it makes control groups, v1 or v2), and for the peer: pip install llama-cpp-python (it builds llama.cpp)
+usage: python bench/bench_streaming.py WEIR MODEL.gguf [--peer NAME=COMMAND ...] [--percent 95,85,70,50,30,10] [--rounds 3] [--read-ahead KIB] [--quick] [--json FILE]
+needs: root (it makes control groups, v1 or v2)
 
 Each budget is a share of the weights that a token passes through (an embedding table that is only read by row does not count), for the
-whole process, and each run is in a fresh control group of exactly that size. Weir and the peer alternate;
-the model is taken out of the page cache before each run. Medians of the rounds. Columns:
+whole process, and each run is in a fresh control group of exactly that size. Weir and the peers alternate; peers are workers
+(the protocol stands in worker_weir.c) that map the file. The model is taken out of the page cache before each run. Medians of the rounds. Columns:
 
-  read/token   bytes that Weir reads for a token                 storage   the rate of large queued reads, between the rounds
+  ratio        Weir's rate over the fastest peer's               read/token   bytes that Weir reads for a token
+  predicted    what the plan said before the run                 storage   the rate of large queued reads, between the rounds
   limit        the slower of reading that at that rate, and of decoding with all weights in memory, measured in every round
   share        Weir's rate in that limit                         busy      share of the wall clock in which the streamed bytes come at that rate
   load         the machine's load average: above the count of CPUs other work is running, and the figures are of little use"""
@@ -16,12 +17,11 @@ import ctypes
 import json
 import mmap
 import os
+import shlex
 import statistics
 import subprocess
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-KEEP_TEXT = "llama.cpp decodes with mmap in the same group"
 
 
 class Group:
@@ -42,8 +42,8 @@ class Group:
         if self.path is None:
             sys.exit("no control groups for memory here")
 
-    def run(self, limit, command):
-        """Standard output, or None where the command failed; the group is gone afterwards."""
+    def run(self, limit, command, text=None):
+        """Standard output of a command that reads `text`, or None where the command failed; the group is gone afterwards."""
         os.mkdir(self.path)
         try:
             if limit:
@@ -52,7 +52,7 @@ class Group:
                     if os.path.exists(f"{self.path}/{name}"):
                         open(f"{self.path}/{name}", "w").write(str(value))
             enter = lambda: open(f"{self.path}/cgroup.procs", "w").write(str(os.getpid()))
-            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
+            done = subprocess.run(command, input=text, capture_output=True, text=True, preexec_fn=enter)
             if done.returncode != 0:
                 print(f"# {os.path.basename(command[0])}: exit {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
             return done.stdout if done.returncode == 0 else None
@@ -89,10 +89,21 @@ def weir(o, group, limit):
     return json.loads(out)[0] if out else None
 
 
-def peer(o, group, limit):
+def peer(o, group, limit, command):
     drop_cache(o.model)
-    out = group.run(limit, [sys.executable, HERE + "/bench_peers.py", "--peer", o.model, str(o.threads), str(o.prompt), str(o.decode), "0"])
-    return json.loads(out) if out else None
+    worker = [*command, o.model, str(o.threads), str(max(256, o.prompt + o.decode + 8))]
+    out = group.run(limit, worker, f"prefill {o.prompt}\ndecode {o.decode}\n")
+    return {"decode_tps": o.decode / float(out.split()[1])} if out else None
+
+
+def block_device(path):
+    """The folder in /sys that holds the settings of the device below a file, or None."""
+    number = os.stat(path).st_dev
+    at = os.path.realpath(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    for folder in (at, os.path.dirname(at)):
+        if os.path.exists(folder + "/queue/read_ahead_kb"):
+            return folder
+    return None
 
 
 def median(rows, key):
@@ -101,15 +112,18 @@ def median(rows, key):
 
 def measure(o, group, weights, percent):
     limit = weights * percent // 100
-    ours, theirs, whole, loads = [], [], [], []
+    ours, whole, loads, theirs = [], [], [], {name: [] for name in o.peers}
     for _ in range(o.rounds):
         loads.append(os.getloadavg()[0])
-        for rows, row in ((whole, weir(o, group, 0)), (ours, weir(o, group, limit)), (theirs, None if o.no_peer else peer(o, group, limit))):
+        runs = [(whole, weir(o, group, 0)), (ours, weir(o, group, limit))]
+        runs += [(theirs[name], peer(o, group, limit, command)) for name, command in o.peers.items()]
+        for rows, row in runs:
             if row:
                 rows.append(row)
         if not ours:
             break
-    row = {"percent": percent, "limit_bytes": limit, "load": max(loads), "llama_cpp_tps": median(theirs, "decode_tps")}
+    peers = {name: median(rows, "decode_tps") for name, rows in theirs.items()}
+    row = {"percent": percent, "limit_bytes": limit, "load": max(loads), "peers_tps": peers}
     if not ours:
         return row
     tps, read, storage = (median(ours, k) for k in ("decode_tps", "streamed_bytes_per_token", "storage_bytes_per_s"))
@@ -117,7 +131,9 @@ def measure(o, group, weights, percent):
     best = min(storage / read, compute) if storage else compute
     row |= {"weir_tps": tps, "read_bytes_per_token": read, "storage_bytes_per_s": storage, "whole_tps": compute, "limit_tps": best,
             "share": tps / best, "busy": tps * read / storage if storage else 0, "peak_bytes": max(r["peak_bytes"] for r in ours),
-            "ratio": tps / row["llama_cpp_tps"] if row["llama_cpp_tps"] else None}
+            "planned_peak_bytes": max(r["planned_peak_bytes"] for r in ours),
+            "predicted_tps": median(ours, "predicted_tps") if "predicted_tps" in ours[0] else None,
+            "ratio": tps / max(filter(None, peers.values())) if any(peers.values()) else None}
     return row
 
 
@@ -125,36 +141,59 @@ def text(value, form):
     return format(value, form) if value is not None else "-".rjust(int(form.split(".")[0]))
 
 
+def print_head(o):
+    print(f"{os.path.basename(o.model)}, {o.rounds} rounds of {o.decode} tokens, {o.threads} threads; read-ahead of the device {o.read_ahead_text}")
+    print(f"{'budget':>6} {'limit':>9} {'weir/s':>8} " + " ".join(f"{name[:12] + '/s':>14}" for name in o.peers) +
+          f" {'ratio':>6} {'predicted':>9} {'read/token':>11} {'storage':>9} {'whole/s':>8} {'limit/s':>8} {'share':>6} {'busy':>6} {'load':>5}")
+
+
+def print_row(o, r):
+    g = lambda k, scale=1: r[k] / scale if r.get(k) is not None else None
+    print(f"{r['percent']:>5}% {r['limit_bytes'] / 1e6:>6.0f} MB {text(g('weir_tps'), '8.2f')} " +
+          " ".join(text(r["peers_tps"][name], "14.2f") for name in o.peers) +
+          f" {text(g('ratio'), '6.2f')} {text(g('predicted_tps'), '9.2f')} {text(g('read_bytes_per_token', 1e6), '8.1f')} MB "
+          f"{text(g('storage_bytes_per_s', 1e6), '4.0f')} MB/s {text(g('whole_tps'), '8.2f')} {text(g('limit_tps'), '8.2f')} "
+          f"{text(g('share', 0.01), '5.0f')}% {text(g('busy', 0.01), '5.0f')}% {r['load']:>5.1f}", flush=True)
+
+
+def all_rows(o):
+    group = Group()
+    print_head(o)
+    first = weir(o, group, 0) or sys.exit("Weir does not run with all weights in memory")
+    for percent in map(int, o.percent.split(",")):
+        row = measure(o, group, int(first["size_mb"] * 1e6), percent)
+        print_row(o, row)
+        yield row
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("weir")
     a.add_argument("model")
+    a.add_argument("--peer", action="append", default=[], help="NAME=COMMAND, a worker; may be given more than once")
     a.add_argument("--percent", default="95,85,70,50,30,10", help="budgets in per cent of the weights")
-    for name, value in (("rounds", 3), ("threads", os.cpu_count()), ("prompt", 16), ("decode", 16)):
+    for name, value in (("rounds", 3), ("threads", os.cpu_count()), ("prompt", 16), ("decode", 16), ("read-ahead", 0)):
         a.add_argument("--" + name, type=int, default=value)
     a.add_argument("--quick", action="store_true", help="one round of four tokens")
-    a.add_argument("--no-peer", action="store_true", help="Weir alone")
-    a.add_argument("--json", action="store_true")
+    a.add_argument("--json", default="", help="a file that receives all figures")
     o = a.parse_args()
+    o.peers = {p.split("=", 1)[0]: shlex.split(p.split("=", 1)[1]) for p in o.peer}
     if o.quick:
         o.rounds, o.prompt, o.decode = 1, 8, 4
-    group, rows = Group(), []
-    if not o.json:
-        print(f"{os.path.basename(o.model)}, {o.rounds} rounds of {o.decode} tokens, {o.threads} threads; {KEEP_TEXT}")
-        print(f"{'budget':>6} {'limit':>9} {'weir/s':>8} {'llama/s':>8} {'ratio':>6} {'read/token':>11} {'storage':>10} {'whole/s':>8} {'limit/s':>8} "
-              f"{'share':>6} {'busy':>6} {'load':>5}")
-    first = weir(o, group, 0) or sys.exit("Weir does not run with all weights in memory")
-    for percent in map(int, o.percent.split(",")):
-        r = measure(o, group, int(first["size_mb"] * 1e6), percent)
-        rows.append(r)
-        if o.json:
-            continue
-        g = lambda k, scale=1: r[k] / scale if r.get(k) is not None else None
-        print(f"{percent:>5}% {r['limit_bytes'] / 1e6:>6.0f} MB {text(g('weir_tps'), '8.2f')} {text(g('llama_cpp_tps'), '8.2f')} {text(g('ratio'), '6.2f')} "
-              f"{text(g('read_bytes_per_token', 1e6), '8.1f')} MB {text(g('storage_bytes_per_s', 1e6), '5.0f')} MB/s {text(g('whole_tps'), '8.2f')} "
-              f"{text(g('limit_tps'), '8.2f')} {text(g('share', 0.01), '5.0f')}% {text(g('busy', 0.01), '5.0f')}% {r['load']:>5.1f}", flush=True)
+    device = block_device(o.model)
+    setting = device + "/queue/read_ahead_kb" if device else None
+    before = open(setting).read().strip() if setting else "unknown"
+    o.read_ahead_text = f"{o.read_ahead or before} KiB"
+    try:
+        if setting and o.read_ahead:
+            open(setting, "w").write(str(o.read_ahead))
+        rows = list(all_rows(o))
+    finally:
+        if setting and o.read_ahead:
+            open(setting, "w").write(before)
     if o.json:
-        print(json.dumps(rows, indent=1))
+        with open(o.json, "w") as f:
+            json.dump(rows, f, indent=1)
 
 
 if __name__ == "__main__":
