@@ -112,6 +112,10 @@ static weir_status check_desc(const mem_component *c, uint32_t unit, const mem_w
                          "(%llu bytes); download it again",
                          base_file_path(d->file), d->name, d->n_rows, (unsigned long long)d->row_bytes,
                          (unsigned long long)d->offset, (unsigned long long)base_file_size(d->file));
+    if (d->packed && d->by_row)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "component %s, weight %s: single rows cannot be read where rows lie packed", c->name,
+                         d->name);
     /* Weights may lie over each other in a hostile file; no sum of them shall overflow later. */
     if (!base_add(c->total_bytes, *bytes, &end) || end > MEM_TOTAL_MAX_BYTES)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
@@ -147,6 +151,8 @@ weir_status mem_component_add_weight(mem_component *c, uint32_t unit, const mem_
                                             .n_rows = d->n_rows,
                                             .streamable = d->streamable,
                                             .by_row = d->by_row,
+                                            .packed = d->packed,
+                                            .type = d->type,
                                             .rank = MEM_NO_RANK};
     mem_unit *u = &c->units[unit];
     c->total_bytes += bytes;
@@ -204,6 +210,21 @@ static void sort_files(mem_component *c)
     qsort(c->by_offset, c->n_weights, sizeof *c->by_offset, compare_spans);
 }
 
+/* Weights that lie over each other are in memory once too: what one is packed to, the other would be. */
+static void mark_shared(mem_component *c)
+{
+    uint64_t end = 0;
+    uint32_t longest = 0; /* the weight that ends there */
+    for (uint32_t i = 0; i < c->n_weights; i++) {
+        mem_weight *w = &c->weights[c->by_offset[i].weight];
+        bool same_file = i > 0 && c->by_offset[i - 1].file_index == w->file_index;
+        if (same_file && w->offset < end) w->shared = c->weights[longest].shared = true;
+        if (same_file && w->offset + w->bytes <= end) continue;
+        end = w->offset + w->bytes;
+        longest = c->by_offset[i].weight;
+    }
+}
+
 static uint32_t class_of(mem_mark mark)
 {
     return mark == MEM_MARK_HOT ? 0 : mark == MEM_MARK_COLD ? 2 : 1;
@@ -256,6 +277,7 @@ weir_status mem_component_seal(mem_component *c, weir_error *err)
     c->by_rank = by_rank;
     decide_fixed(c);
     sort_files(c);
+    mark_shared(c);
     sort_places(c, keys);
     c->sealed = true;
     base_free(env, keys);

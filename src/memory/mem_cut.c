@@ -146,6 +146,11 @@ static uint32_t pieces_before(const mem_weight *w, uint32_t tile)
     return (uint32_t)base_min(n, w->n_pieces);
 }
 
+uint32_t mem_group_rows(const mem_weight *w)
+{
+    return (uint32_t)base_align_down(w->n_rows, MEM_ROW_GROUP);
+}
+
 bool mem_tile_streams(const mem_weight *w, uint32_t tile)
 {
     return pieces_before(w, tile + 1) == pieces_before(w, tile);

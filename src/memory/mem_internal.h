@@ -12,7 +12,6 @@
 #include "memory.h"
 
 #define MEM_PAGE_BYTES         4096
-#define MEM_ROW_GROUP          16 /* rows that kernels take together; tiles are cut at multiples */
 #define MEM_SMALL_BYTES        (UINT64_C(64) << 10) /* R4.3: smaller units are fixed; also the smallest tile */
 #define MEM_TILE_MAX_BYTES     (UINT64_C(4) << 20)
 #define MEM_RING_MAX_BYTES     (UINT64_C(32) << 20)
@@ -38,12 +37,16 @@ typedef struct mem_weight {
     uint32_t n_rows;
     bool streamable;
     bool by_row;
+    bool packed; /* in its file */
+    bool shared; /* set by seal: others have bytes of it, so it keeps its file's layout */
+    uint32_t type;
     bool fixed;      /* set by seal: wholly in the fixed block */
     uint32_t rank;   /* set by seal: place in the order of R4.5; MEM_NO_RANK when it never streams */
     uint64_t before; /* set by seal: bytes of the weights before it in its class */
     /* set by mem_place */
     const uint8_t *data;    /* the first resident_rows rows; NULL when none is */
     uint32_t resident_rows; /* of the fixed or the resident block */
+    uint32_t packed_rows;   /* of them, in the packed layout */
     uint32_t tile_rows;     /* rows of each streamed tile, the last may have fewer */
     uint32_t n_streamed;    /* tiles that stream */
     uint32_t piece_rows;    /* the resident rows are tiles too, of so many rows each */
@@ -186,8 +189,9 @@ struct mem_component {
     mem_plan plan;
     uint8_t *fixed;
     uint8_t *resident;
-    uint8_t *control; /* entries, row slots and staging; plan.io_bytes */
-    base_aio *aio;    /* NULL when nothing is ever read again */
+    uint8_t *control;  /* entries, row slots and staging; plan.io_bytes */
+    base_aio *aio;     /* NULL when nothing is ever read again */
+    mem_packer packer; /* pack NULL: none */
     uint32_t depth;
     bool buffered; /* some file is read through the page cache */
     mem_stream stream;
@@ -229,6 +233,8 @@ uint32_t mem_tile_rows(const mem_weight *w, uint32_t rest, uint64_t tile_target)
 void mem_set_tiles(mem_weight *w, uint64_t tile_target);
 uint32_t mem_n_tiles(const mem_weight *w);
 bool mem_tile_streams(const mem_weight *w, uint32_t tile);
+/* Rows in whole groups: those that can lie packed. */
+uint32_t mem_group_rows(const mem_weight *w);
 /* All tiles together are the weight's rows, each once, though not in ascending order. */
 void mem_tile_span(const mem_weight *w, uint32_t tile, uint32_t *row_begin, uint32_t *row_end);
 

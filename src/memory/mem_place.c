@@ -1,7 +1,11 @@
 /* Placing: allocates what a plan says and reads the fixed part and the resident tiles straight into place.
  *
  * Each run of the layout lies at the same offset within a block as in the file, so large queued direct reads
- * need no second copy, and nothing stays in the page cache. */
+ * need no second copy, and nothing stays in the page cache.
+ *
+ * Where the device has a layout of its own, weights are packed where they lie while what follows them is
+ * still being read: all that lies before the first chunk on its way is there, and its whole groups are
+ * packed. */
 #include "mem_internal.h"
 
 #include <string.h>
@@ -16,6 +20,7 @@ typedef struct loader loader;
 typedef struct load_request {
     mem_request request; /* first, so that a request gives its load_request */
     loader *owner;
+    uint32_t run; /* whose bytes it reads */
     bool busy;
     bool ended;
 } load_request;
@@ -26,8 +31,11 @@ struct loader {
     uint8_t *block;
     const mem_run *runs;
     uint32_t n_runs;
-    uint32_t run;  /* read next */
-    uint64_t from; /* offset in it */
+    mem_part part;
+    const mem_cut *cut;
+    uint32_t run;                             /* read next */
+    uint64_t from;                            /* offset in it */
+    uint32_t pack_run, pack_weight, pack_row; /* packed next: a run, of by_offset, a row */
     uint64_t in_flight_bytes;
     uint64_t done_bytes, total_bytes;
     load_request requests[LOAD_REQUESTS];
@@ -90,6 +98,7 @@ static void queue_chunks(loader *l, bool *more)
         }
         q->request.read.user = &q->request;
         q->request.done = load_ended;
+        q->run = l->run;
         q->busy = true;
         l->in_flight_bytes += q->request.read.len;
         l->c->stats.n_reads++;
@@ -99,6 +108,63 @@ static void queue_chunks(loader *l, bool *more)
         q->request.read.status = status;
         q->ended = true;
     }
+}
+
+/* Up to where everything has been read: a run and an offset in its file. */
+static void read_front(const loader *l, uint32_t *run, uint64_t *offset)
+{
+    *run = l->run;
+    *offset = l->run < l->n_runs ? l->runs[l->run].begin + l->from : 0;
+    for (uint32_t i = 0; i < LOAD_REQUESTS; i++) {
+        const load_request *q = &l->requests[i];
+        if (!q->busy || q->run > *run || (q->run == *run && q->request.read.offset >= *offset)) continue;
+        *run = q->run;
+        *offset = q->request.read.offset;
+    }
+}
+
+/* Rows of a weight that are to be packed in the present part. */
+static uint32_t rows_to_pack(const loader *l, const mem_weight *w)
+{
+    const mem_packer *p = &l->c->packer;
+    if (p->pack == NULL || w->packed || w->shared || !w->streamable || !p->can_pack(p->arg, w->type))
+        return 0;
+    uint32_t rows = mem_part_rows(l->c, w, l->part, l->cut);
+    return (uint32_t)base_align_down(rows, MEM_ROW_GROUP);
+}
+
+/* Packs the groups that have been read as a whole. */
+static weir_status pack_read(loader *l, weir_error *err)
+{
+    mem_component *c = l->c;
+    uint32_t front_run;
+    uint64_t front;
+    read_front(l, &front_run, &front);
+    while (l->pack_run < l->n_runs && l->pack_run <= front_run) {
+        const mem_run *run = &l->runs[l->pack_run];
+        if (l->pack_weight < run->first) l->pack_weight = run->first;
+        if (l->pack_weight > run->last) {
+            l->pack_run++;
+            continue;
+        }
+        const mem_weight *w = &c->weights[c->by_offset[l->pack_weight].weight];
+        uint32_t rows = rows_to_pack(l, w), end = rows;
+        if (l->pack_run == front_run) {
+            uint64_t read = front > w->offset ? (front - w->offset) / w->row_bytes : 0;
+            end = (uint32_t)base_min(base_align_down(read, MEM_ROW_GROUP), rows);
+        }
+        if (end > l->pack_row) {
+            uint8_t *data = l->block + run->pos + (w->offset - run->begin) + l->pack_row * w->row_bytes;
+            uint32_t n_groups = (end - l->pack_row) / MEM_ROW_GROUP;
+            weir_status status = c->packer.pack(c->packer.arg, w->type, data, w->row_bytes, n_groups, err);
+            if (status != WEIR_OK) return base_fail_context(err, status, "packing weight %s", w->name);
+            l->pack_row = end;
+        }
+        if (end < rows) return WEIR_OK;
+        l->pack_weight++;
+        l->pack_row = 0;
+    }
+    return WEIR_OK;
 }
 
 /* On failure reads may still be on their way: destroy the queue before the block. */
@@ -116,25 +182,31 @@ static weir_status load_block(loader *l, weir_error *err)
             weir_status status = finish_chunk(l, q, err);
             if (status != WEIR_OK) return status;
         }
+        /* With new reads on their way, so that storage does not wait for it. */
+        if (any) queue_chunks(l, &more);
+        weir_status status = pack_read(l, err);
+        if (status != WEIR_OK) return status;
         if (any) continue;
         if (l->in_flight_bytes == 0 && !more) return WEIR_OK;
         bool got;
-        weir_status status = mem_reap(l->c, true, &got, err);
+        status = mem_reap(l->c, true, &got, err);
         if (status != WEIR_OK) return status;
     }
 }
 
 /* Lets the weights of a part point at their rows. */
-static void point_weights(mem_component *c, mem_part part, const mem_cut *cut, const mem_run *runs,
-                          uint32_t n_runs, const uint8_t *block)
+static void point_weights(loader *l)
 {
-    for (uint32_t r = 0; r < n_runs; r++) {
-        for (uint32_t i = runs[r].first; i <= runs[r].last; i++) {
+    mem_component *c = l->c;
+    for (uint32_t r = 0; r < l->n_runs; r++) {
+        for (uint32_t i = l->runs[r].first; i <= l->runs[r].last; i++) {
             mem_weight *w = &c->weights[c->by_offset[i].weight];
-            uint32_t rows = mem_part_rows(c, w, part, cut);
+            uint32_t rows = mem_part_rows(c, w, l->part, l->cut);
             if (rows == 0) continue;
             w->resident_rows = rows;
-            w->data = block + runs[r].pos + (w->offset - runs[r].begin);
+            w->packed_rows = w->packed ? (uint32_t)base_min(rows, mem_group_rows(w)) : rows_to_pack(l, w);
+            c->stats.packed_bytes += w->packed_rows * w->row_bytes;
+            w->data = l->block + l->runs[r].pos + (w->offset - l->runs[r].begin);
         }
     }
 }
@@ -144,6 +216,20 @@ static uint64_t needed_bytes(const mem_run *runs, uint32_t n_runs)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_runs; i++) bytes += runs[i].need_end - runs[i].begin;
     return bytes;
+}
+
+static weir_status load_part(loader *l, mem_part part, uint8_t *block, const mem_run *runs, uint32_t n_runs,
+                             weir_error *err)
+{
+    l->part = part;
+    l->block = block;
+    l->runs = runs;
+    l->n_runs = n_runs;
+    l->run = l->pack_run = l->pack_weight = l->pack_row = 0;
+    l->from = 0;
+    weir_status status = load_block(l, err);
+    if (status == WEIR_OK) point_weights(l);
+    return status;
 }
 
 /* Lays out and reads both parts. runs has room for all weights. */
@@ -156,23 +242,13 @@ static weir_status load_parts(mem_component *c, const mem_decision *d, const mem
     mem_layout(c, MEM_PART_RESIDENT, &d->cut, resident_runs, &n_resident);
     l->c = c;
     l->options = options;
+    l->cut = &d->cut;
     l->total_bytes = needed_bytes(runs, n_fixed + n_resident);
-    l->block = c->fixed;
-    l->runs = runs;
-    l->n_runs = n_fixed;
-    weir_status status = load_block(l, err);
-    if (status != WEIR_OK) return status;
-    l->block = c->resident;
-    l->runs = resident_runs;
-    l->n_runs = n_resident;
-    l->run = 0;
-    l->from = 0;
-    status = load_block(l, err);
-    if (status != WEIR_OK) return status;
-    point_weights(c, MEM_PART_FIXED, &d->cut, runs, n_fixed, c->fixed);
-    point_weights(c, MEM_PART_RESIDENT, &d->cut, resident_runs, n_resident, c->resident);
+    weir_status status = load_part(l, MEM_PART_FIXED, c->fixed, runs, n_fixed, err);
+    if (status == WEIR_OK)
+        status = load_part(l, MEM_PART_RESIDENT, c->resident, resident_runs, n_resident, err);
     c->stats.load_bytes = l->done_bytes;
-    return WEIR_OK;
+    return status;
 }
 
 static weir_status load_all(mem_component *c, const mem_decision *d, const mem_place_options *options,
@@ -271,6 +347,7 @@ weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_op
     if (base_aio_create(c->env, &o, &c->aio, &local) != WEIR_OK) goto fail;
     c->depth = o.depth;
     c->buffered = o.buffered;
+    if (options->packer != NULL) c->packer = *options->packer;
     for (uint32_t i = 0; i < c->n_files; i++)
         c->buffered = c->buffered || base_file_direct_align(c->files[i]) == 0;
     if (allocate(c, &d, &local) != WEIR_OK) goto fail;
@@ -310,12 +387,13 @@ void mem_unplace(mem_component *c)
     c->stream = (mem_stream){0};
     c->rows = (mem_rows){0};
     c->plan = (mem_plan){0};
+    c->packer = (mem_packer){0};
     c->stats = (mem_stats){.reader = "none"};
     c->placed = false;
     for (uint32_t i = 0; i < c->n_weights; i++) {
         mem_weight *w = &c->weights[i];
         w->data = NULL;
-        w->resident_rows = w->tile_rows = w->n_streamed = w->piece_rows = w->n_pieces = 0;
+        w->resident_rows = w->packed_rows = w->tile_rows = w->n_streamed = w->piece_rows = w->n_pieces = 0;
     }
 }
 
@@ -324,4 +402,9 @@ const void *mem_weight_resident(const mem_component *c, mem_weight_id id)
     if (id >= c->n_weights) return NULL;
     const mem_weight *w = &c->weights[id];
     return w->resident_rows == w->n_rows ? w->data : NULL;
+}
+
+uint32_t mem_weight_packed_rows(const mem_component *c, mem_weight_id id)
+{
+    return id < c->n_weights ? c->weights[id].packed_rows : 0;
 }

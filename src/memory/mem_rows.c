@@ -91,7 +91,11 @@ static weir_status queue_rows(mem_component *c, row_job *job, weir_error *err)
         size_t i = job->next;
         uint32_t row = (uint32_t)job->rows[i];
         weir_status status = WEIR_OK;
-        if (row < w->resident_rows) {
+        if (row < w->packed_rows) {
+            uint32_t in_group = row % MEM_ROW_GROUP;
+            c->packer.unpack_row(c->packer.arg, w->type, w->data + (row - in_group) * w->row_bytes,
+                                 w->row_bytes, in_group, job->dst + i * job->stride);
+        } else if (row < w->resident_rows) {
             memcpy(job->dst + i * job->stride, w->data + row * w->row_bytes, w->row_bytes);
         } else if (!staged) {
             status = read_row_now(c, job, i, err); /* long rows: one read is worth it */

@@ -457,6 +457,9 @@ weir_status mem_tile_acquire(mem_component *c, mem_weight_id id, uint32_t i, mem
     mem_tile t = {.slot = MEM_RESIDENT_SLOT};
     mem_tile_span(w, i, &t.row_begin, &t.row_end);
     s->started = true;
+    uint32_t packed = !mem_tile_streams(w, i) ? w->packed_rows : w->packed ? mem_group_rows(w) : 0;
+    packed = (uint32_t)base_min(packed, t.row_end);
+    t.packed_rows = packed > t.row_begin ? packed - t.row_begin : 0;
     if (!mem_tile_streams(w, i)) {
         t.data = w->data + t.row_begin * w->row_bytes;
         if (s->ring != NULL) mem_pump(c);

@@ -12,6 +12,10 @@
 
 #include <stdatomic.h>
 
+/* Rows that kernels take together. Tiles are cut at multiples of it, and so many rows lie packed in one
+ * group: the same bytes, permuted. The rows behind a weight's last whole group are never packed. */
+#define MEM_ROW_GROUP 16
+
 typedef struct mem_component mem_component;
 typedef uint32_t mem_weight_id;
 #define MEM_NO_WEIGHT UINT32_MAX
@@ -31,6 +35,8 @@ typedef struct mem_weight_desc {
     bool streamable;    /* false: part of the fixed part (norms, biases) */
     bool by_row; /* read by row (mem_rows_read); not placed for that use. A tied head is streamable and by_row
                   */
+    uint32_t type;     /* of its elements, as a packer knows it; only handed on */
+    bool packed;       /* the file has whole groups of MEM_ROW_GROUP rows packed; impossible with by_row */
     bool as_f32_fixed; /* reserved: false */
 } mem_weight_desc;
 
@@ -83,11 +89,24 @@ weir_status mem_plan_predict(const mem_component *c, const mem_plan *plan, const
                              double *seconds, weir_error *err);
 
 /* ---- placing ---- */
+/* What the device does with weights that stay; memory knows nothing of the bytes. */
+typedef struct mem_packer {
+    void *arg; /* must stay until mem_unplace */
+    bool (*can_pack)(void *arg, uint32_t type);
+    /* Packs n_groups groups of MEM_ROW_GROUP rows where they lie. */
+    weir_status (*pack)(void *arg, uint32_t type, void *rows, size_t row_bytes, size_t n_groups,
+                        weir_error *err);
+    /* Copies one row out of a packed group. */
+    void (*unpack_row)(void *arg, uint32_t type, const void *group, size_t row_bytes, uint32_t row,
+                       void *dst);
+} mem_packer;
+
 typedef struct mem_place_options {
     base_aio_options aio;
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_arg;
-    atomic_bool *cancel; /* may be NULL; checked at every copy (R5.6) */
+    atomic_bool *cancel;      /* may be NULL; checked at every copy (R5.6) */
+    const mem_packer *packer; /* NULL: all weights stay in their file's layout. Copied */
 } mem_place_options;
 /* Allocates and loads the fixed part and the resident tiles. On failure nothing stays placed. */
 weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_options *options,
@@ -97,11 +116,14 @@ void mem_unplace(mem_component *c); /* frees, copies nothing back (R6.2) */
 /* ---- using: one owner thread ---- */
 /* A whole weight in memory, or NULL when (part of) it streams. The pointer stays until mem_unplace. */
 const void *mem_weight_resident(const mem_component *c, mem_weight_id id);
+/* How many of its resident rows, from row 0 on, lie packed. */
+uint32_t mem_weight_packed_rows(const mem_component *c, mem_weight_id id);
 
 typedef struct mem_tile {
     const void *data; /* row row_begin */
     uint32_t row_begin, row_end;
-    uint32_t slot; /* for release; UINT32_MAX: resident */
+    uint32_t packed_rows; /* of its rows, from row_begin on, lie packed: whole groups */
+    uint32_t slot;        /* for release; UINT32_MAX: resident */
 } mem_tile;
 /* A pass: the weights a program will use, in order. Tiles are prefetched along it; behind its end,
  * prefetching goes on with its beginning, since the next token runs the same (storage never idles). `order`
@@ -129,7 +151,8 @@ typedef struct mem_stats {
     double wait_seconds; /* the computation stood still for storage */
     uint64_t load_bytes; /* read while placing */
     double load_seconds;
-    const char *reader; /* "io_uring direct", "threads buffered", ... */
+    uint64_t packed_bytes; /* of the weights in memory, in the packed layout */
+    const char *reader;    /* "io_uring direct", "threads buffered", ... */
 } mem_stats;
 void mem_component_stats(const mem_component *c, mem_stats *out);
 

@@ -26,6 +26,8 @@ typedef struct known_weight {
     bool streamable;
     bool by_row;
     uint32_t unit;
+    uint32_t type;
+    bool packed;
 } known_weight;
 
 typedef struct fixture {
@@ -42,6 +44,9 @@ typedef struct fixture {
     size_t n_order;
     mem_weight_id table, head, tiny;
     uint64_t baseline; /* ledger before placing */
+    uint32_t type;     /* of the weights that are added next, and whether the file has them packed */
+    bool packed;
+    const mem_packer *packer; /* for placing */
 } fixture;
 
 static const base_aio_options ways[] = {
@@ -103,14 +108,18 @@ static inline mem_weight_id add_weight(fixture *f, uint32_t unit, const char *na
                         .row_bytes = row_bytes,
                         .streamable = streamable,
                         .by_row = by_row,
-                        .unit = unit};
+                        .unit = unit,
+                        .type = f->type,
+                        .packed = f->packed && streamable && !by_row};
     mem_weight_desc desc = {.name = name,
                             .file = f->file,
                             .offset = offset,
                             .n_rows = n_rows,
                             .row_bytes = row_bytes,
                             .streamable = streamable,
-                            .by_row = by_row};
+                            .by_row = by_row,
+                            .type = k->type,
+                            .packed = k->packed};
     assert_status(mem_component_add_weight(f->c, unit, &desc, &k->id, &f->err), WEIR_OK);
     if (streamable || !by_row) f->order[f->n_order++] = k->id;
     return k->id;
@@ -139,10 +148,10 @@ static inline uint64_t ledger_bytes(const fixture *f)
     return v.bytes;
 }
 
-/* Five layers of about 0.7 MB with norms, a table, a tied head, and a unit too small to stream. */
-static inline void open_fixture(fixture *f, const char *name, mem_kind kind)
+/* Five layers of about 0.7 MB with norms, a table, a tied head, and a unit too small to stream, in f's file.
+ */
+static inline void add_weights(fixture *f, mem_kind kind)
 {
-    open_data(f, name, (UINT64_C(4) << 20) + 777);
     assert_status(mem_component_create(f->env, "main", kind, &f->c, &f->err), WEIR_OK);
     uint32_t unit = add_unit(f, "embedding", MEM_MARK_NONE);
     f->table = add_weight(f, unit, "table", 500, 612, false, true);
@@ -166,6 +175,12 @@ static inline void open_fixture(fixture *f, const char *name, mem_kind kind)
     assert_true(last->offset + last->n_rows * last->row_bytes <= f->n_data);
     assert_status(mem_component_seal(f->c, &f->err), WEIR_OK);
     f->baseline = ledger_bytes(f);
+}
+
+static inline void open_fixture(fixture *f, const char *name, mem_kind kind)
+{
+    open_data(f, name, (UINT64_C(4) << 20) + 777);
+    add_weights(f, kind);
 }
 
 static inline void close_fixture(fixture *f)
@@ -217,17 +232,39 @@ static inline const base_aio_options *first_way(fixture *f)
 static inline mem_plan place(fixture *f, uint64_t budget, const base_aio_options *way)
 {
     mem_plan plan = plan_of(f, budget);
-    mem_place_options options = {.aio = *way};
+    mem_place_options options = {.aio = *way, .packer = f->packer};
     assert_status(mem_place(f->c, &plan, &options, &f->err), WEIR_OK);
     return plan;
 }
 
+/* The layout of the tests' device: byte i of sixteen rows side by side, then byte i + 1. */
+#define PACKED_TYPE 7
+
+static inline void pack_group(const uint8_t *rows, size_t row_bytes, uint8_t *dst)
+{
+    for (size_t r = 0; r < 16; r++)
+        for (size_t i = 0; i < row_bytes; i++) dst[i * 16 + r] = rows[r * row_bytes + i];
+}
+
+/* A weight's rows as its file has them, but packed in memory as far as the tile says. */
 static inline bool tile_is_right(const fixture *f, mem_weight_id id, const mem_tile *t)
 {
     const known_weight *k = &f->weights[id];
     if (t->row_begin >= t->row_end || t->row_end > k->n_rows) return false;
-    return memcmp(t->data, f->data + k->offset + t->row_begin * k->row_bytes,
-                  (t->row_end - t->row_begin) * k->row_bytes) == 0;
+    const uint8_t *file = f->data + k->offset + t->row_begin * k->row_bytes, *got = t->data;
+    uint32_t rows = t->row_end - t->row_begin, groups = rows / 16;
+    bool streams = t->slot != UINT32_MAX;
+    bool here = f->packer != NULL && k->streamable && k->type == PACKED_TYPE && !k->packed && !streams;
+    if (t->packed_rows != (k->packed || here ? groups * 16 : 0)) return false;
+    if (!here) return memcmp(got, file, rows * k->row_bytes) == 0;
+    uint8_t *wanted = malloc(16 * k->row_bytes);
+    bool right = wanted != NULL;
+    for (uint32_t g = 0; g < groups && right; g++, got += 16 * k->row_bytes, file += 16 * k->row_bytes) {
+        pack_group(file, k->row_bytes, wanted);
+        right = memcmp(got, wanted, 16 * k->row_bytes) == 0;
+    }
+    free(wanted);
+    return right && memcmp(got, file, rows % 16 * k->row_bytes) == 0;
 }
 
 /* Takes all tiles of a weight one after the other; they are its rows, each once, in groups of 16. */
