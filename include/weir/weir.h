@@ -311,6 +311,7 @@ typedef struct weir_memory_report {
     double wait_seconds; /* computation waited for storage */
     double load_seconds;
     uint64_t load_bytes;
+    uint64_t packed_bytes; /* of loaded_bytes, in the layout that the kernels read fastest */
     uint64_t arena_saved_bytes;
     const char *reader; /* "io_uring direct" */
     uint32_t n_accounts;

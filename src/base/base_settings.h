@@ -13,6 +13,7 @@
     X("memory.alias_activations", "on", "share arena space between activations: on, off")                    \
     X("memory.process", "auto",                                                                              \
       "what the process holds beside Weir's memory: auto measures; or a size (tests)")                       \
+    X("compute.pack", "off", "weights that stay are put into the kernels' own layout: auto, off")            \
     X("compute.ram_reserve", "auto", "memory the default budget leaves free: auto, or a size such as 1GiB")  \
     X("fault", "", "fault points to arm (tests)")                                                            \
     X("cgroup_root", "/sys/fs/cgroup", "where the cgroup file systems are mounted")                          \

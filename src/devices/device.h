@@ -55,6 +55,7 @@ typedef struct dev_op {
     dev_view a, b, out;
     dev_view w;                /* weight rows; w.data is row row_begin */
     size_t row_begin, row_end; /* MATMUL: output elements this piece of the weight gives */
+    size_t packed_rows;        /* MATMUL: of these rows, from row_begin on, lie packed: whole groups */
     const float *bias;         /* MATMUL: whole bias vector or NULL */
     size_t group;
     uint32_t n_heads, n_kv_heads, head_dim, n_rot;
@@ -68,6 +69,9 @@ typedef struct dev_op {
     const dev_kv *kv;         /* per sequence: this layer's cache */
     const uint32_t *index;    /* COPY_ROWS */
 } dev_op;
+
+/* Rows that lie side by side in a packed group, which takes the bytes of its rows. */
+#define DEV_PACK_ROWS   16
 
 #define DEV_FORM_FLOATS 0
 #define DEV_FORM_NONE   UINT32_MAX
@@ -90,6 +94,13 @@ typedef struct dev_table {
     weir_status (*reserve_workspace)(dev_device *d, size_t k, uint32_t n_positions, uint32_t head_dim,
                                      weir_error *err);
     weir_status (*run)(dev_device *d, const dev_op *op, weir_error *err);
+    /* Whether products read rows of dtype faster where they lie packed. */
+    bool (*can_pack)(const dev_device *d, uint32_t dtype);
+    /* Packs n_groups groups where they lie. Work space must be there for rows this long (INTERNAL). */
+    weir_status (*pack)(dev_device *d, uint32_t dtype, void *rows, size_t row_bytes, size_t n_groups,
+                        weir_error *err);
+    void (*unpack_row)(const dev_device *d, uint32_t dtype, const void *group, size_t row_bytes, uint32_t row,
+                       void *dst);
     /* Description for people: "avx512, 2 threads". Into buf. */
     void (*describe)(const dev_device *d, char *buf, size_t size);
 } dev_table;

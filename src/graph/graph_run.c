@@ -148,6 +148,7 @@ static weir_status run_streamed(pass *s, dev_op *dev, mem_weight_id id, weir_err
         dev->w.data = (void *)(uintptr_t)tile.data;
         dev->row_begin = tile.row_begin;
         dev->row_end = tile.row_end;
+        dev->packed_rows = tile.packed_rows;
         status = p->dev->table->run(p->dev, dev, err);
         mem_tile_release(p->component, &tile);
     }
@@ -168,6 +169,7 @@ static weir_status run_matmul(pass *s, const graph_op *op, dev_op *dev, weir_err
     dev->w.data = (void *)(uintptr_t)data;
     dev->row_begin = 0;
     dev->row_end = op->w.n_rows;
+    dev->packed_rows = mem_weight_packed_rows(p->component, op->w.id);
     return p->dev->table->run(p->dev, dev, err);
 }
 

@@ -61,6 +61,7 @@ typedef struct rt_options {
     uint32_t prefill_chunk; /* 0: choose */
     uint32_t kv_dtype;
     bool alias;
+    bool pack; /* weights that stay */
     bool profile;
     base_aio_options aio;
 } rt_options;

@@ -95,6 +95,29 @@ static void log_plan(const weir_model *m, const rt_plan *plan)
                  v->ctx_tokens, trained);
 }
 
+/* ---- memory's view of the device ---- */
+
+_Static_assert(DEV_PACK_ROWS == MEM_ROW_GROUP, "devices and memory must agree on the size of a group");
+
+static bool can_pack(void *arg, uint32_t type)
+{
+    const dev_device *d = arg;
+    return d->table->can_pack(d, type);
+}
+
+static weir_status pack(void *arg, uint32_t type, void *rows, size_t row_bytes, size_t n_groups,
+                        weir_error *err)
+{
+    dev_device *d = arg;
+    return d->table->pack(d, type, rows, row_bytes, n_groups, err);
+}
+
+static void unpack_row(void *arg, uint32_t type, const void *group, size_t row_bytes, uint32_t row, void *dst)
+{
+    const dev_device *d = arg;
+    d->table->unpack_row(d, type, group, row_bytes, row, dst);
+}
+
 static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_options *o, weir_error *err)
 {
     base_ledger_view before = run->before;
@@ -113,6 +136,8 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
         .progress_arg = o != NULL ? o->progress_arg : NULL,
         .cancel = &m->cancel,
     };
+    mem_packer packer = {.arg = run->device, .can_pack = can_pack, .pack = pack, .unpack_row = unpack_row};
+    if (run->options.pack) place.packer = &packer;
     return mem_place(m->component, &run->plan.memory, &place, err);
 }
 

@@ -41,10 +41,15 @@ static weir_status read_settings(const weir_context *c, rt_options *out, weir_er
     const char *alias = base_settings_get(c->settings, "memory.alias_activations");
     const char *backend = base_settings_get(c->settings, "io.backend");
     const char *direct = base_settings_get(c->settings, "io.direct");
+    const char *pack = base_settings_get(c->settings, "compute.pack");
     out->alias = strcmp(alias, "off") != 0;
     if (out->alias && strcmp(alias, "on") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "setting memory.alias_activations is \"%.60s\": on or off", alias);
+    out->pack = strcmp(pack, "off") != 0;
+    if (out->pack && strcmp(pack, "auto") != 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "setting compute.pack is \"%.60s\": auto or off",
+                         pack);
     out->aio = (base_aio_options){.backend = BASE_AIO_AUTO, .depth = AIO_DEPTH};
     if (strcmp(backend, "io_uring") == 0)
         out->aio.backend = BASE_AIO_URING;

@@ -40,6 +40,7 @@ static void fill_component(weir_memory_report *r, const rt_loaded *run, const me
     r->wait_seconds = s->wait_seconds;
     r->load_seconds = run->load_seconds;
     r->load_bytes = s->load_bytes;
+    r->packed_bytes = s->packed_bytes;
     r->arena_saved_bytes = run->plan.view.arena_saved_bytes;
     if (s->reader != NULL) r->reader = s->reader;
 }

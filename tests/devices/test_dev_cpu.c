@@ -268,6 +268,74 @@ static void cutting_changes_no_bit(void **state)
     }
 }
 
+/* Rows of Q8_0 with small scales. */
+static uint8_t *quantized_rows(size_t n_rows, size_t row_bytes)
+{
+    uint8_t *w = malloc(n_rows * row_bytes);
+    base_rng rng;
+
+    base_rng_seed(&rng, 3, 4);
+    for (size_t i = 0; i < n_rows * row_bytes; i++) w[i] = (uint8_t)base_rng_u32(&rng);
+    for (size_t i = 0; i < n_rows * row_bytes; i += 34) w[i + 1] = (uint8_t)(0x20 + w[i + 1] % 8);
+    return w;
+}
+
+/* Weights packed where they lie, on any number of workers, give the bits of the file's layout. */
+static void packed_rows_give_the_same_bits(void **state)
+{
+    enum { K = 256, ROW = K / 32 * 34, N = 200, GROUPS = N / DEV_PACK_ROWS, TOKENS = 5 };
+    uint8_t *file = quantized_rows(N, ROW), *packed = malloc((size_t)N * ROW), row[ROW];
+    float plain[TOKENS * N], out[TOKENS * N], x[TOKENS * K];
+    uint8_t *act = aligned_alloc(64, TOKENS * 512);
+
+    (void)state;
+    for (int i = 0; i < TOKENS * K; i++) x[i] = (float)(i % 37 - 18) / 7;
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        base_env *env = open_env();
+        dev_device *d;
+        dev_op quant = {.code = DEV_QUANT, .dtype = BASE_Q8_0, .n_rows = TOKENS, .cols = K};
+        dev_op op = {.code = DEV_MATMUL, .dtype = BASE_Q8_0, .n_rows = TOKENS, .cols = K, .row_end = N};
+
+        assert_ok(dev_cpu_create(env, threads == 1 ? "ref" : "auto", threads, &d, &err));
+        assert_ok(d->table->reserve_workspace(d, K, 16, 64, &err));
+        assert_true(d->table->can_pack(d, BASE_Q8_0) && d->table->can_pack(d, BASE_Q4_K));
+        assert_false(d->table->can_pack(d, BASE_F16) || d->table->can_pack(d, 9999));
+        quant.a = (dev_view){x, K * sizeof(float)};
+        quant.out = (dev_view){act, d->table->act_row_bytes(d, BASE_Q8_0, K)};
+        assert_ok(d->table->run(d, &quant, &err));
+        op.a = quant.out;
+        op.w = (dev_view){file, ROW};
+        op.out = (dev_view){plain, N * sizeof(float)};
+        assert_ok(d->table->run(d, &op, &err));
+
+        memcpy(packed, file, (size_t)N * ROW);
+        assert_ok(d->table->pack(d, BASE_Q8_0, packed, ROW, GROUPS, &err));
+        assert_memory_not_equal(packed, file, (size_t)GROUPS * DEV_PACK_ROWS * ROW);
+        assert_memory_equal(packed + (size_t)GROUPS * DEV_PACK_ROWS * ROW,
+                            file + (size_t)GROUPS * DEV_PACK_ROWS * ROW, (N % DEV_PACK_ROWS) * ROW);
+        for (uint32_t r = 0; r < GROUPS * DEV_PACK_ROWS; r++) {
+            const uint8_t *group = packed + (size_t)(r / DEV_PACK_ROWS) * DEV_PACK_ROWS * ROW;
+
+            d->table->unpack_row(d, BASE_Q8_0, group, ROW, r % DEV_PACK_ROWS, row);
+            assert_memory_equal(row, file + (size_t)r * ROW, ROW);
+        }
+        op.w.data = packed;
+        op.packed_rows = GROUPS * DEV_PACK_ROWS;
+        op.out.data = out;
+        assert_ok(d->table->run(d, &op, &err));
+        assert_memory_equal(out, plain, sizeof(out));
+        assert_true(plain[0] != 0 && plain[TOKENS * N - 1] != 0);
+
+        assert_int_equal(d->table->pack(d, BASE_Q8_0, packed, (size_t)1 << 20, 1, &err), WEIR_ERR_INTERNAL);
+        assert_int_equal(d->table->pack(d, BASE_F16, packed, ROW, 1, &err), WEIR_ERR_INTERNAL);
+        dev_destroy(d);
+        close_env(env);
+    }
+    free(act);
+    free(packed);
+    free(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +344,7 @@ int main(void)
         cmocka_unit_test(forms),
         cmocka_unit_test(workspace),
         cmocka_unit_test(cutting_changes_no_bit),
+        cmocka_unit_test(packed_rows_give_the_same_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

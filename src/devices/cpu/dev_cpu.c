@@ -7,6 +7,8 @@
 
 #define SCRATCH_ALIGN 64
 
+_Static_assert(DEV_PACK_ROWS == KERN_PACK_ROWS, "memory and kernels must agree on the size of a group");
+
 static const dev_cpu *cpu_of(const dev_device *device)
 {
     return (const dev_cpu *)(const void *)device;
@@ -54,10 +56,27 @@ static void cpu_kv_bytes(const dev_device *device, uint32_t dtype, uint32_t capa
     *v_bytes = bytes;
 }
 
-/* Scratch of one worker; a product and attention never run at the same time, so they share it. */
+/* A worker packs a group into its scratch and copies it back. */
+static uint64_t cpu_pack_bytes(size_t k)
+{
+    uint64_t most = 0;
+
+    for (uint32_t dtype = 0; dtype < BASE_DTYPE_LIMIT; dtype++) {
+        uint64_t row, group;
+
+        if (base_dtype_get(dtype)->name == NULL || !kern_can_pack(dtype)) continue;
+        if (!base_dtype_row_bytes(dtype, k, &row)) continue;
+        most = base_max(most, base_mul(row, KERN_PACK_ROWS, &group) ? group : UINT64_MAX);
+    }
+    return most;
+}
+
+/* Scratch of one worker; a product, attention and packing never run at the same time, so they share it. */
 static uint64_t cpu_scratch_stride(size_t k, uint32_t n_positions, uint32_t head_dim)
 {
     uint64_t bytes = base_max(kern_scratch_bytes(k), kern_attention_scratch_bytes(n_positions, head_dim));
+
+    bytes = base_max(bytes, cpu_pack_bytes(k));
 
     /* Sizes that saturated must stay too large after rounding. */
     return base_align_up(base_min(base_max(bytes, 1), UINT64_MAX / 2), SCRATCH_ALIGN);
@@ -112,6 +131,19 @@ static void cpu_describe(const dev_device *device, char *buf, size_t size)
         snprintf(buf, size, "%s, %u thread%s", d->kern->name, d->n_threads, d->n_threads == 1 ? "" : "s");
 }
 
+static bool cpu_can_pack(const dev_device *device, uint32_t dtype)
+{
+    (void)device;
+    return kern_can_pack(dtype);
+}
+
+static void cpu_unpack_row(const dev_device *device, uint32_t dtype, const void *group, size_t row_bytes,
+                           uint32_t row, void *dst)
+{
+    (void)device;
+    kern_unpack_row(dtype, group, row_bytes, row, dst);
+}
+
 static const dev_table cpu_table = {
     .name = "cpu",
     .destroy = cpu_destroy,
@@ -121,6 +153,9 @@ static const dev_table cpu_table = {
     .workspace_bytes = cpu_workspace_bytes,
     .reserve_workspace = cpu_reserve_workspace,
     .run = dev_cpu_run,
+    .can_pack = cpu_can_pack,
+    .pack = dev_cpu_pack,
+    .unpack_row = cpu_unpack_row,
     .describe = cpu_describe,
 };
 

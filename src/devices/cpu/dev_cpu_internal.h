@@ -20,5 +20,7 @@ typedef struct dev_cpu {
 
 /* Carries out one operation whose pointers and sizes hold; see device.h. */
 weir_status dev_cpu_run(dev_device *device, const dev_op *op, weir_error *err);
+weir_status dev_cpu_pack(dev_device *device, uint32_t dtype, void *rows, size_t row_bytes, size_t n_groups,
+                         weir_error *err);
 
 #endif

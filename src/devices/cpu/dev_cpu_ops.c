@@ -6,8 +6,8 @@
 
 /* Work below this many simple element operations is not worth a second worker. */
 #define INLINE_COST 20000
-/* Kernels take the rows of a weight in groups of this many. */
-#define ROW_GROUP 16
+/* Kernels take the rows of a weight in groups of this many, packed or not. */
+#define ROW_GROUP KERN_PACK_ROWS
 /* Elementwise work is cut into pieces of this many elements of a row. */
 #define PIECE 8192
 
@@ -17,6 +17,9 @@ typedef struct cpu_task {
     kern_matmul matmul;
     size_t pieces; /* per row, where rows are cut */
     uint32_t heads_per_item;
+    uint8_t *rows; /* to be packed */
+    uint32_t dtype;
+    size_t group_bytes;
 } cpu_task;
 
 static void *view_row(dev_view v, size_t r)
@@ -79,6 +82,7 @@ static void run_matmul(cpu_task *t)
         .dtype = op->dtype,
         .w = op->w.data,
         .row_bytes = op->w.stride,
+        .packed_rows = op->packed_rows,
         .k = op->cols,
         .act = op->a.data,
         .act_stride = op->a.stride,
@@ -275,6 +279,32 @@ static void run_rows(cpu_task *t, base_task_fn fn, size_t cost_each)
     const dev_op *op = t->op;
 
     cpu_split(t->d, fn, t, op->n_rows, row_grain(t->d, op->n_rows), op->n_rows * op->cols * cost_each);
+}
+
+static void pack_groups(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    uint8_t *scratch = worker_scratch(t->d, worker);
+
+    for (size_t g = begin; g < end; g++) {
+        uint8_t *group = t->rows + g * t->group_bytes;
+
+        kern_pack(t->dtype, group, t->group_bytes / ROW_GROUP, scratch);
+        memcpy(group, scratch, t->group_bytes);
+    }
+}
+
+weir_status dev_cpu_pack(dev_device *device, uint32_t dtype, void *rows, size_t row_bytes, size_t n_groups,
+                         weir_error *err)
+{
+    cpu_task t = {.d = (const dev_cpu *)(const void *)device, .rows = rows, .dtype = dtype};
+
+    t.group_bytes = row_bytes * ROW_GROUP;
+    if (!kern_can_pack(dtype) || row_bytes > t.d->scratch_stride / ROW_GROUP)
+        return base_fail(err, WEIR_ERR_INTERNAL, "packing rows of %zu bytes, work space of %zu", row_bytes,
+                         t.d->scratch_stride);
+    cpu_split(t.d, pack_groups, &t, n_groups, 1, n_groups * t.group_bytes);
+    return WEIR_OK;
 }
 
 weir_status dev_cpu_run(dev_device *device, const dev_op *op, weir_error *err)

@@ -72,6 +72,7 @@ static weir_status add_weight(lm_model *lm, uint32_t unit, const char *name, wei
     desc.n_rows = rows;
     desc.streamable = kind == KIND_MATRIX || kind == KIND_TIED;
     desc.by_row = kind == KIND_BY_ROW || kind == KIND_TIED;
+    desc.type = t->dtype;
     base_dtype_row_bytes(t->dtype, cols, &desc.row_bytes); /* cannot fail after check_type */
     status = mem_component_add_weight(lm->component, unit, &desc, &out->id, err);
     if (status != WEIR_OK) return status;
