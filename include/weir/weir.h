@@ -71,6 +71,28 @@ typedef struct weir_machine {
 } weir_machine;
 WEIR_API weir_status weir_machine_read(weir_context *c, weir_machine *out, weir_error *err);
 
+/* What storage delivers, measured by reading for about a second and remembered for a fortnight in the user's
+ * cache folder (setting cache_folder). Weir reads by it: how much ahead, and in what sizes. */
+typedef struct weir_storage {
+    size_t struct_size;
+    char file_system[24];      /* "ext4"; for people, nothing depends on it */
+    const char *reader;        /* "io_uring direct", "threads buffered", ... */
+    double bytes_per_s;        /* queued reads of read_bytes, depth of them at once, in the file's order */
+    double random_bytes_per_s; /* the same at random places */
+    double latency_seconds;    /* of one small read */
+    double memory_bytes_per_s; /* a copy in memory, measured in the same moment */
+    uint32_t depth;
+    uint64_t read_bytes;
+    bool in_memory;      /* as quick as memory: tmpfs, or cached pages */
+    bool slow;           /* seeks or a network */
+    bool fresh;          /* measured by this call, not remembered */
+    int64_t measured_at; /* seconds since 1970 */
+} weir_storage;
+/* path: a file, or a folder, of which the largest file is read. Without `measure`, what is remembered, with
+ * bytes_per_s = 0 where nothing is; with it, it is measured in any case. */
+WEIR_API weir_status weir_storage_read(weir_context *c, const char *path, bool measure, weir_storage *out,
+                                       weir_error *err);
+
 /* ---------------------------------------------------------------- model: description */
 
 /* Reads headers only. path: a .gguf file (any part of a split one), a .safetensors file or index, or a
@@ -169,6 +191,11 @@ typedef struct weir_plan {
 /* From headers alone. OK with fits = false where the budget does not suffice. */
 WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out,
                                      weir_error *err);
+
+/* The same for the storage that the model lies on. What is remembered is used by plans and loads anyway; with
+ * `measure` it is measured where nothing is remembered, for the plans and loads from then on. Nothing is
+ * remembered or measured where the setting io.probe is off. */
+WEIR_API weir_status weir_model_storage(weir_model *m, bool measure, weir_storage *out, weir_error *err);
 
 /* Plans, reserves, and loads what stays. BUDGET: the message gives the missing bytes and what would fit.
  * After a failure the model is as before. Loading again first unloads. */

@@ -16,6 +16,7 @@
 #include "base_aio.h"
 #include "base_hash.h"
 #include "base_pool.h"
+#include "base_probe.h"
 #include "base_rng.h"
 #include "base_settings.h"
 #include "base_system.h"

@@ -182,3 +182,21 @@ const char *base_settings_name(size_t i, const char **help)
     if (help != NULL) *help = known[i].help;
     return known[i].name;
 }
+
+char *base_settings_cache_folder(const base_settings *s, weir_error *err)
+{
+    const char *given = base_settings_get(s, "cache_folder");
+    if (strcmp(given, "off") == 0) given = "";
+    if (strcmp(given, "auto") != 0) return base_strdup(s->env, BASE_TAG_RUNTIME, given, err);
+    /* The base directory specification: only an absolute path counts. */
+    const char *root = getenv("XDG_CACHE_HOME"), *behind = "/weir";
+    if (root == NULL || root[0] != '/') {
+        root = getenv("HOME");
+        behind = "/.cache/weir";
+    }
+    if (root == NULL || root[0] != '/') return base_strdup(s->env, BASE_TAG_RUNTIME, "", err);
+    size_t cap = strlen(root) + strlen(behind) + 1;
+    char *path = base_alloc(s->env, BASE_TAG_RUNTIME, cap, err);
+    if (path != NULL) snprintf(path, cap, "%s%s", root, behind);
+    return path;
+}

@@ -10,6 +10,8 @@
     X("cpu", "auto", "instruction set: auto, ref, avx2, avx512, neon")                                       \
     X("io.backend", "auto", "queued reads: auto, io_uring, threads")                                         \
     X("io.direct", "auto", "direct reads: auto, off")                                                        \
+    X("io.probe", "auto", "what was measured of storage: auto uses it and measures when needed; off")        \
+    X("cache_folder", "auto", "where measurements are kept: auto ($XDG_CACHE_HOME/weir), off, or a folder")  \
     X("memory.alias_activations", "on", "share arena space between activations: on, off")                    \
     X("memory.process", "auto",                                                                              \
       "what the process holds beside Weir's memory: auto measures; or a size (tests)")                       \
@@ -28,6 +30,8 @@ void base_settings_destroy(base_settings *s);
 const char *base_settings_get(const base_settings *s, const char *name);
 /* Where the value came from: "built-in", "file", "environment", "set". */
 const char *base_settings_source(const base_settings *s, const char *name);
+/* The folder of the setting cache_folder, for base_free; "" where there is none. NULL: *err is filled. */
+char *base_settings_cache_folder(const base_settings *s, weir_error *err);
 weir_status base_settings_set(base_settings *s, const char *name, const char *value, weir_error *err);
 /* Iterates: the i-th name and help, NULL behind the last. */
 const char *base_settings_name(size_t i, const char **help);

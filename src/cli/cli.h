@@ -5,6 +5,7 @@
  *   cli_common.c   opening, loading, errors   cli_inspect.c  inspect
  *   cli_interrupt.c  Ctrl-C                   cli_verify.c   verify
  *   cli_output.c   reports for people         cli_bench.c    bench
+ *   cli_storage.c  what storage delivers
  *   cli_json.c     reports for scripts        cli_tools.c    synth, tokenize, plan, doctor
  *
  * Standard output carries the answer, or with --json one document; all else goes to standard error. After an
@@ -131,11 +132,13 @@ bool cli_put(FILE *f, const char *text, size_t len);
 /* The same for one line, on every kind of output: control characters become blanks. buf holds size bytes. */
 const char *cli_line_text(const char *text, char *buf, size_t size);
 void cli_print_memory(FILE *f, const cli_common *c, const weir_model *m);
+void cli_print_storage(FILE *f, const char *path, const weir_storage *s);
 void cli_print_profile(FILE *f, const weir_model *m);
 
 /* ---- reports for scripts ---- */
 json_t *cli_json_memory(const cli_common *c, const weir_model *m);
 json_t *cli_json_profile(const weir_model *m);
+json_t *cli_json_storage(const weir_storage *s);
 /* R1.3: what was turned on although it changes numbers. */
 json_t *cli_json_applied(const cli_common *c);
 json_t *cli_json_hash(uint64_t hash);

@@ -205,7 +205,8 @@ static void print_machine(const weir_machine *m)
            weir_size_text(m->reserve_bytes, a), weir_size_text(m->default_budget_bytes, b));
 }
 
-static int print_machine_json(const weir_context *context, const weir_machine *m)
+/* storage: NULL where no path was given, or nothing is known. */
+static int print_machine_json(const weir_context *context, const weir_machine *m, const weir_storage *storage)
 {
     const char *name, *value, *source, *help;
     json_t *settings = json_object(), *sets = json_array();
@@ -230,6 +231,7 @@ static int print_machine_json(const weir_context *context, const weir_machine *m
     json_object_set_new(j, "cgroup_limit_bytes", limited ? cli_json_u64(m->cgroup_limit_bytes) : json_null());
     json_object_set_new(j, "cgroup_free_bytes", limited ? cli_json_u64(m->cgroup_free_bytes) : json_null());
     json_object_set_new(j, "settings", settings);
+    json_object_set_new(j, "storage", storage != NULL ? cli_json_storage(storage) : json_null());
     return cli_json_print(j);
 }
 
@@ -244,28 +246,44 @@ static void print_settings(const weir_context *context)
         "\nor as lines NAME = VALUE of the file that WEIR_SETTINGS names.\n");
 }
 
+/* path: NULL, or what storage is asked about. */
+static int report_machine(cli_common *c, weir_context *context, const char *path, bool probe)
+{
+    weir_machine machine = {.struct_size = sizeof machine};
+    weir_storage storage = {.struct_size = sizeof storage};
+    weir_error err;
+    if (weir_machine_read(context, &machine, &err) != WEIR_OK) return cli_error("doctor", &err);
+    if (path != NULL && weir_storage_read(context, path, probe, &storage, &err) != WEIR_OK)
+        return cli_error("doctor", &err);
+    bool known = storage.bytes_per_s > 0;
+    if (c->json) return print_machine_json(context, &machine, known ? &storage : NULL);
+    print_machine(&machine);
+    if (known) cli_print_storage(stdout, path, &storage);
+    if (path != NULL && !known) printf("storage       not measured yet; --probe measures it\n");
+    print_settings(context);
+    return CLI_OK;
+}
+
 int cli_doctor(int argc, char **argv)
 {
     cli_common c;
+    bool probe = false;
     cli_common_init(&c, "doctor");
-    cli_args a = {.command = "doctor", .summary = "Shows the machine, its limits and the settings."};
+    cli_args a = {.command = "doctor",
+                  .operand = "PATH",
+                  .summary =
+                      "Shows the machine, its limits, what the storage of PATH delivers, and the settings."};
+    cli_add(&a, "probe", 0, CLI_FLAG, &probe, NULL, "measure the storage of PATH now, for about a second");
     cli_add(&a, "set", 0, CLI_SETTING, &c.settings, "NAME=VALUE", "a setting");
     cli_add_json(&a, &c);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
+    if (probe && a.value == NULL)
+        return cli_usage("doctor", "--probe needs a PATH: a model, or a folder with a large file in it");
     weir_context *context;
     rc = cli_context(&c, &context);
     if (rc != CLI_OK) return rc;
-    weir_machine machine = {.struct_size = sizeof machine};
-    weir_error err;
-    if (weir_machine_read(context, &machine, &err) != WEIR_OK) {
-        rc = cli_error("doctor", &err);
-    } else if (c.json) {
-        rc = print_machine_json(context, &machine);
-    } else {
-        print_machine(&machine);
-        print_settings(context);
-    }
+    rc = report_machine(&c, context, a.value, probe);
     weir_context_destroy(context);
     return rc;
 }

@@ -290,6 +290,11 @@ fail:
     return local.code;
 }
 
+void mem_component_set_reader(mem_component *c, const mem_reader *reader)
+{
+    c->reader = *reader;
+}
+
 uint32_t mem_component_n_units(const mem_component *c)
 {
     return c->n_units;

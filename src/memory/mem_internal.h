@@ -177,6 +177,7 @@ struct mem_component {
     uint32_t n_files, cap_files;
     base_file **files;
     uint64_t total_bytes; /* of all weights, at most MEM_TOTAL_MAX_BYTES */
+    mem_reader reader;
     /* set by seal */
     uint32_t align;      /* of offsets and places of what streams or stays: the coarsest of all files */
     mem_span *by_offset; /* n_weights */

@@ -11,9 +11,12 @@
 /* The ring costs what it holds, since that many bytes more must stream; but with little in flight, storage is
  * slow: at about r / (r + h) of its rate with a ring of r bytes, h being its latency times its rate. With m
  * bytes missing, (m + r)(r + h) / r is least at r = sqrt(m h). h was measured on virtual disks at 1 GB/s. */
-#define RING_HALF_RATE_BYTES (UINT64_C(1) << 20)
+#define RING_HALF_RATE_BYTES     (UINT64_C(1) << 20)
+#define RING_HALF_RATE_MAX_BYTES (UINT64_C(8) << 20)
 /* Tiles that a ring holds: a few reads in flight beside the tile in use. */
 #define RING_TILES 8
+/* Where every read costs a seek, fewer and larger ones. */
+#define RING_TILES_SLOW 4
 /* Three, so that one of any size finds a free stretch while another is held wherever it may lie. */
 #define RING_MIN_TILES 3
 /* The smallest ring in thousandths of what may stream, and its bound. */
@@ -91,18 +94,20 @@ static uint64_t smallest_ring(const mem_component *c)
     return base_align_up(base_max(share, tiles), MEM_PAGE_BYTES);
 }
 
-static uint64_t choose_ring(uint64_t smallest, uint64_t room, uint64_t missing)
+static uint64_t choose_ring(const mem_component *c, uint64_t smallest, uint64_t room, uint64_t missing)
 {
-    uint64_t best = MEM_SMALL_BYTES;
-    missing = base_min(missing, MEM_TOTAL_MAX_BYTES / RING_HALF_RATE_BYTES);
-    while (best < MEM_RING_MAX_BYTES && best * best < missing * RING_HALF_RATE_BYTES) best += MEM_SMALL_BYTES;
+    uint64_t best = MEM_SMALL_BYTES, half = c->reader.half_rate_bytes;
+    half = half != 0 ? base_min(half, RING_HALF_RATE_MAX_BYTES) : RING_HALF_RATE_BYTES;
+    missing = base_min(missing, MEM_TOTAL_MAX_BYTES / RING_HALF_RATE_MAX_BYTES);
+    while (best < MEM_RING_MAX_BYTES && best * best < missing * half) best += MEM_SMALL_BYTES;
     uint64_t wanted = base_min(best, room / 4);
     return base_max(smallest, base_align_down(wanted, MEM_PAGE_BYTES));
 }
 
 static uint64_t choose_tile(const mem_component *c, uint64_t ring)
 {
-    uint64_t target = base_min(base_max(ring / RING_TILES, MEM_SMALL_BYTES), MEM_TILE_MAX_BYTES);
+    uint64_t tiles = c->reader.slow ? RING_TILES_SLOW : RING_TILES;
+    uint64_t target = base_min(base_max(ring / tiles, MEM_SMALL_BYTES), MEM_TILE_MAX_BYTES);
     while (target > MEM_SMALL_BYTES && entry_bound(c, target) * RING_MIN_TILES > ring) target /= 2;
     return base_max(target, MEM_SMALL_BYTES);
 }
@@ -185,7 +190,7 @@ weir_status mem_decide(const mem_component *c, uint64_t budget_bytes, mem_decisi
     } else {
         /* Below the smallest working set the plan of that set is shown. */
         uint64_t room = base_max(budget_bytes, p->smallest_bytes) - p->fixed_bytes;
-        p->ring_bytes = choose_ring(ring, room, all - base_min(room, all));
+        p->ring_bytes = choose_ring(c, ring, room, all - base_min(room, all));
         out->tile_target = choose_tile(c, p->ring_bytes);
         mem_choose_cut(c, room - p->ring_bytes, p->ring_bytes / RING_GROUPS, &out->cut);
         p->resident_bytes = mem_layout(c, MEM_PART_RESIDENT, &out->cut, NULL, NULL);

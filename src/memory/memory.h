@@ -51,6 +51,16 @@ weir_status mem_component_add_weight(mem_component *c, uint32_t unit, const mem_
 /* Ends registration: decides the fixed part (R4.3: what is not streamable, units under 64 KiB). */
 weir_status mem_component_seal(mem_component *c, weir_error *err);
 
+/* How the storage wants to be read, as measured; zeroes: what suits a disk of about 1 GB/s. It decides the
+ * sizes of ring and tiles, so it is set before plans are made, and never while the component is placed. */
+typedef struct mem_reader {
+    uint64_t half_rate_bytes; /* with so many bytes in flight storage gives half of its rate */
+    uint64_t read_bytes;      /* size of a read from which on larger ones bring nothing */
+    uint32_t depth;           /* of them in flight, likewise */
+    bool slow; /* each read costs a seek or a round trip: as few and large as the ring allows */
+} mem_reader;
+void mem_component_set_reader(mem_component *c, const mem_reader *reader);
+
 typedef struct mem_unit_info {
     const char *name;
     uint64_t bytes; /* all its weights, but by_row ones that are not streamable */

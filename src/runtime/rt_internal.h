@@ -7,6 +7,7 @@
  *   rt_plan.c     a budget's plan               rt_report.c    planned against measured
  *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
  *   rt_load.c     placing and unplacing          rt_pass.c      passes that sessions share
+ *                                               rt_storage.c  what storage delivers, remembered
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */
@@ -106,7 +107,8 @@ struct weir_model {
     rt_text *text;
     uint64_t file_bytes, weight_bytes;
     uint32_t main_dtype;
-    rt_loaded *run; /* NULL: not loaded */
+    rt_loaded *run;       /* NULL: not loaded */
+    base_storage storage; /* of its largest file; bytes_per_s is 0: not known */
     atomic_bool cancel;
 };
 
@@ -227,6 +229,12 @@ weir_status rt_sampler_pick(rt_sampler *s, const float *logits, const int32_t *h
 weir_status rt_text_tokenizer(const weir_model *m, const fmt_tokenizer **out, weir_error *err);
 weir_status rt_text_chat(const weir_model *m, const fmt_chat **out, weir_error *err);
 void rt_text_finish(weir_model *m);
+
+/* ---- rt_storage.c ---- */
+/* Lets the reader go by what is remembered of the model's storage, if anything is. */
+void rt_storage_use(weir_model *m);
+/* How the settings want files to be read. */
+weir_status rt_reader_options(const weir_context *c, base_aio_options *out, weir_error *err);
 
 /* ---- rt_load.c ---- */
 void rt_unload(weir_model *m);

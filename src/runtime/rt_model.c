@@ -36,6 +36,7 @@ static weir_status open_model(weir_context *c, const char *path, bool text_only,
     if (!text_only) {
         if (lm_model_create(c->env, m->file, &m->lm, err) != WEIR_OK) goto fail;
         m->component = lm_model_component(m->lm);
+        rt_storage_use(m);
     }
     count_bytes(m);
     c->n_models++;

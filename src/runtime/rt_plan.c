@@ -11,7 +11,6 @@
 
 #define CTX_DEFAULT 4096
 #define CTX_SHARE   4
-#define AIO_DEPTH   64
 #define WHOLE_ROWS                                                                                           \
     32 /* passes this long keep prefill bound by arithmetic; below, weights had better stream */
 #define ROWS_SHARE                                                                                           \
@@ -39,8 +38,6 @@ void weir_load_options_init(weir_load_options *o)
 static weir_status read_settings(const weir_context *c, rt_options *out, weir_error *err)
 {
     const char *alias = base_settings_get(c->settings, "memory.alias_activations");
-    const char *backend = base_settings_get(c->settings, "io.backend");
-    const char *direct = base_settings_get(c->settings, "io.direct");
     const char *pack = base_settings_get(c->settings, "compute.pack");
     out->alias = strcmp(alias, "off") != 0;
     if (out->alias && strcmp(alias, "on") != 0)
@@ -50,19 +47,7 @@ static weir_status read_settings(const weir_context *c, rt_options *out, weir_er
     if (out->pack && strcmp(pack, "auto") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "setting compute.pack is \"%.60s\": auto or off",
                          pack);
-    out->aio = (base_aio_options){.backend = BASE_AIO_AUTO, .depth = AIO_DEPTH};
-    if (strcmp(backend, "io_uring") == 0)
-        out->aio.backend = BASE_AIO_URING;
-    else if (strcmp(backend, "threads") == 0)
-        out->aio.backend = BASE_AIO_THREADS;
-    else if (strcmp(backend, "auto") != 0)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "setting io.backend is \"%.60s\": auto, io_uring or threads", backend);
-    out->aio.buffered = strcmp(direct, "off") == 0;
-    if (!out->aio.buffered && strcmp(direct, "auto") != 0)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "setting io.direct is \"%.60s\": auto or off",
-                         direct);
-    return WEIR_OK;
+    return rt_reader_options(c, &out->aio, err);
 }
 
 weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err)

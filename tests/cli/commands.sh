@@ -98,6 +98,16 @@ check "bench as a table" 'grep -q "^7 MiB" "$tmp/out"'
 has "doctor --json" "$tmp/out" version cpus cpu_set cpu_sets total_bytes available_bytes reserve_bytes default_budget_bytes cgroup_version settings value source
 "$weir" doctor --set io.backend=threads >"$tmp/out" 2>/dev/null
 check "doctor shows a setting and where it comes from" 'grep -q "io.backend *threads" "$tmp/out" && grep -q "^budget .*iB" "$tmp/out"'
+export WEIR_CACHE_FOLDER="$tmp/cache"
+"$weir" doctor "$tmp/m.gguf" >"$tmp/out" 2>/dev/null
+check "doctor PATH before a measurement says so" 'grep -q "^storage .*not measured" "$tmp/out" && [ ! -e "$tmp/cache" ]'
+"$weir" doctor --probe "$tmp/m.gguf" --json >"$tmp/out" 2>/dev/null
+has "doctor --probe --json" "$tmp/out" storage bytes_per_s random_bytes_per_s latency_seconds memory_bytes_per_s depth read_bytes in_memory slow fresh reader file_system
+check "doctor --probe measures" '[ "$(field fresh "$tmp/out")" = true ] && [ -s "$tmp/cache/storage" ]'
+"$weir" doctor "$tmp" --json >"$tmp/out2" 2>/dev/null
+check "doctor remembers what was measured, for all of the file system" '[ "$(field fresh "$tmp/out2")" = false ] && [ "$(field measured_at "$tmp/out2")" = "$(field measured_at "$tmp/out")" ]'
+check "doctor --probe without a path: exit 2" '"$weir" doctor --probe >/dev/null 2>"$tmp/err"; [ $? = 2 ] && grep -q PATH "$tmp/err"'
+check "doctor of a path that is not there: exit 1" '"$weir" doctor "$tmp/none" >/dev/null 2>"$tmp/err"; [ $? = 1 ] && grep -q "none" "$tmp/err"'
 WEIR_IO_BACKEND=threads "$weir" doctor --json >"$tmp/out" 2>/dev/null
 check "settings come from the environment" 'tr -d "\n " <"$tmp/out" | grep -q "\"io.backend\":{\"value\":\"threads\",\"source\":\"environment\""'
 printf 'io.backend = threads\n' >"$tmp/settings"
