@@ -17,7 +17,7 @@ if ! "$python" -c 'import llama_cpp' 2>/dev/null; then
     python3 -m venv "$dir/venv"
     # Without AMX: some virtual machines announce it and stop at its first instruction.
     flags="-DGGML_NATIVE=OFF"
-    for f in avx avx2 fma f16c bmi2 avx512f:AVX512 avx512_vbmi avx512_vnni avx512_bf16; do
+    for f in avx avx2 fma f16c bmi2 avx512f:AVX512 avx512vbmi:AVX512_VBMI avx512_vnni avx512_bf16; do
         grep -qw "${f%%:*}" /proc/cpuinfo && flags="$flags -DGGML_$(echo "${f##*:}" | tr a-z A-Z)=ON"
     done
     CMAKE_ARGS="$flags -DLLAMA_BUILD_TOOLS=OFF" "$python" -m pip install -q --no-binary llama-cpp-python llama-cpp-python==0.3.36
