@@ -286,11 +286,23 @@ typedef enum weir_stop {
     WEIR_STOP_CANCELLED
 } weir_stop;
 
+/* Guesses at the next tokens that one pass checks together. Tokens, logits hash and random numbers are those
+ * of plain decoding in every mode; only the time differs. */
+typedef enum weir_speculate {
+    WEIR_SPECULATE_AUTO, /* from the text, and from the session's draft where it has one, while it pays */
+    WEIR_SPECULATE_OFF,
+    WEIR_SPECULATE_LOOKUP, /* from the text whenever its end occurred before, whether it pays or not */
+    WEIR_SPECULATE_DRAFT   /* from the draft, whether it pays or not */
+} weir_speculate;
+
 typedef struct weir_generate_options {
     size_t struct_size;
     weir_sampling sampling;
     uint32_t max_tokens;
-    bool ignore_end; /* go on past end tokens (benchmarks) */
+    weir_speculate speculate;
+    uint32_t
+        speculate_tokens; /* most guesses a pass; 0: 31. The plan's pass_outputs allow one less than it */
+    bool ignore_end;      /* go on past end tokens (benchmarks) */
     /* Complete UTF-8 text as it comes; false stops. May be NULL. */
     bool (*on_text)(void *arg, const char *text, size_t len);
     void *arg;
@@ -309,6 +321,8 @@ typedef struct weir_result {
     uint64_t logits_hash; /* weir_logits_hash over the logits of every sampled position, in order */
     size_t n_prompt_tokens;
     double prefill_seconds, decode_seconds, first_token_seconds;
+    /* passes that tokens were drawn from, guesses that they checked, and those that were right */
+    uint64_t n_passes, n_drafted, n_accepted;
 } weir_result;
 /* Appends the prompt, then samples. Random numbers: PCG32(seed), one draw per token. On an error nothing is
  * passed off as an answer: out is zeroed (text already given to on_text was followed by an error). Cancelled:
@@ -316,6 +330,29 @@ typedef struct weir_result {
 WEIR_API weir_status weir_generate(weir_session *s, const int32_t *prompt, size_t n,
                                    const weir_generate_options *o, weir_result *out, weir_error *err);
 WEIR_API void weir_result_finish(weir_model *m, weir_result *r);
+
+/* The same in steps, for servers: several answers share one pass over the weights at every step. They may
+ * begin and end between any two steps; each gets the tokens, hash and text that weir_generate gives it alone.
+ * The session must not be used otherwise until its answer is ended. Errors as weir_generate, before the first
+ * step. */
+typedef struct weir_answer weir_answer;
+WEIR_API weir_status weir_answer_begin(weir_session *s, const int32_t *prompt, size_t n,
+                                       const weir_generate_options *o, weir_answer **out, weir_error *err);
+/* One pass for those of n answers of one model that are not done, at most max_batch of them: a token, several
+ * where guesses were right, or the next part of a prompt. prefill_rows: most tokens of prompts in this pass,
+ * so that answers under way do not wait long; 0: as many as the plan has room for. On an error no sequence
+ * has changed, and the step may be tried again. What goes wrong with one answer alone, such as logits that
+ * are no numbers, ends that one: weir_answer_end tells. weir_model_cancel ends all of a step. */
+WEIR_API weir_status weir_answers_step(weir_answer *const *answers, size_t n, uint32_t prefill_rows,
+                                       weir_error *err);
+WEIR_API bool weir_answer_done(const weir_answer *a);
+/* Frees it; out receives the result, an answer that is not done with stop = CALLER. Where out is NULL, or
+ * with an error, the session's sequence is as before the answer began. Takes NULL. */
+WEIR_API weir_status weir_answer_end(weir_answer *a, weir_result *out, weir_error *err);
+
+/* Lets a session of a smaller model with the same vocabulary (INVALID_ARGUMENT) guess for s; both live in one
+ * context. The draft's sequence is then s's affair. NULL: none. Destroying either ends it. */
+WEIR_API weir_status weir_session_set_draft(weir_session *s, weir_session *draft, weir_error *err);
 
 /* The hash that all outputs print: FNV-1a over 32-bit words in four chains (word i in chain i mod 4), then
  * over the chains' bytes. */

@@ -6,6 +6,7 @@
  *   cli_interrupt.c  Ctrl-C                   cli_verify.c   verify
  *   cli_output.c   reports for people         cli_bench.c    bench
  *   cli_storage.c  what storage delivers
+ *   cli_speculate.c  guesses                cli_bench_sessions.c, cli_bench_speculate.c  its other kinds
  *   cli_json.c     reports for scripts        cli_tools.c    synth, tokenize, plan, doctor
  *
  * Standard output carries the answer, or with --json one document; all else goes to standard error. After an
@@ -89,6 +90,23 @@ void cli_add_sampling(cli_args *a, weir_sampling *s);
 void cli_sampling_init(weir_sampling *s);
 /* CLI_USAGE, with the reason printed, for values that no sampler takes. */
 int cli_check_sampling(const char *command, const weir_sampling *s);
+
+/* Guesses (cli_speculate.c). The draft model is loaded before the one that it guesses for, within --mem. */
+typedef struct cli_speculate {
+    const char *mode, *draft;
+    uint32_t tokens;
+    uint64_t draft_mem_bytes;
+    weir_model *model; /* NULL: none */
+    weir_session *session;
+} cli_speculate;
+void cli_add_speculate(cli_args *a, cli_speculate *s);
+/* CLI_USAGE, with the reason printed; else sets the options. */
+int cli_speculate_check(const char *command, const cli_speculate *s, weir_generate_options *o);
+int cli_speculate_load(cli_common *c, cli_speculate *s);
+int cli_speculate_attach(cli_common *c, cli_speculate *s, weir_session *session);
+void cli_speculate_close(cli_speculate *s);
+const char *cli_speculate_name(weir_speculate mode);
+json_t *cli_json_speculation(const weir_generate_options *o, const weir_result *r);
 
 /* Opens a context with the common settings, and the model. On failure prints the error and gives the exit
  * status. */

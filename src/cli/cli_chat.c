@@ -12,6 +12,7 @@ enum { MAX_MESSAGES = 1024 };
 typedef struct chat {
     cli_common common;
     weir_generate_options generate;
+    cli_speculate speculate;
     const char *system;
     weir_model *model;
     weir_session *session;
@@ -245,11 +246,14 @@ static int converse(chat *c)
     int rc = check_template(c);
     if (rc == CLI_OK) {
         cli_catch_interrupt(c->model, true);
-        rc = cli_load(&c->common, c->model);
+        rc = cli_speculate_load(&c->common, &c->speculate);
+        if (rc == CLI_OK) rc = cli_load(&c->common, c->model);
         cli_release_interrupt();
     }
     if (rc != CLI_OK) return rc;
     if (weir_session_create(c->model, &c->session, &err) != WEIR_OK) return cli_error("chat", &err);
+    rc = cli_speculate_attach(&c->common, &c->speculate, c->session);
+    if (rc != CLI_OK) goto done;
     char path[1024] = "";
     if (cli_is_terminal(stdin) && cli_is_terminal(stdout)) {
         history_path(path, sizeof path);
@@ -260,6 +264,7 @@ static int converse(chat *c)
     cli_line_destroy(c->line);
     while (c->n_messages > 0) unsay(c);
     free(c->held);
+done:
     weir_session_destroy(c->session);
     return rc;
 }
@@ -279,10 +284,12 @@ int cli_chat(int argc, char **argv)
     cli_add_mem(&a, &c.common);
     cli_add_load(&a, &c.common);
     cli_add_sampling(&a, &c.generate.sampling);
+    cli_add_speculate(&a, &c.speculate);
     cli_add_report(&a, &c.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
     rc = cli_check_sampling("chat", &c.generate.sampling);
+    if (rc == CLI_OK) rc = cli_speculate_check("chat", &c.speculate, &c.generate);
     if (rc != CLI_OK) return rc;
     c.generate.on_text = print_text;
     weir_context *context;
@@ -291,6 +298,7 @@ int cli_chat(int argc, char **argv)
     rc = converse(&c);
     if (rc == CLI_OK && c.common.profile) cli_print_profile(stderr, c.model);
     if (rc == CLI_OK && !c.common.quiet) cli_print_memory(stderr, &c.common, c.model);
+    cli_speculate_close(&c.speculate);
     weir_model_close(c.model);
     weir_context_destroy(context);
     return rc;

@@ -8,6 +8,7 @@
 typedef struct run_options {
     cli_common common;
     weir_generate_options generate;
+    cli_speculate speculate;
     const char *prompt, *system;
     bool raw, ignore_end;
     bool printed; /* some of the answer has gone out */
@@ -80,6 +81,7 @@ static int print_json(const run_options *o, const weir_model *m, const weir_resu
     json_object_set_new(j, "stop", json_string(stop_names[stop_of(r)]));
     json_object_set_new(j, "logits_hash", cli_json_hash(r->logits_hash));
     json_object_set_new(j, "seed", cli_json_u64(o->generate.sampling.seed));
+    json_object_set_new(j, "speculation", cli_json_speculation(&o->generate, r));
     json_object_set_new(j, "memory", cli_json_memory(&o->common, m));
     double decode_tps =
         r->decode_seconds > 0 && r->n_tokens > 1 ? (double)(r->n_tokens - 1) / r->decode_seconds : 0;
@@ -110,6 +112,9 @@ static void print_report(const run_options *o, const weir_model *m, const weir_r
     fprintf(stderr, "; %s; logits %016llx", stop_texts[stop_of(r)], (unsigned long long)r->logits_hash);
     if (o->generate.sampling.temperature > 0)
         fprintf(stderr, "; seed %llu", (unsigned long long)o->generate.sampling.seed);
+    if (r->n_drafted > 0)
+        fprintf(stderr, "; %llu passes, %llu of %llu guesses were right", (unsigned long long)r->n_passes,
+                (unsigned long long)r->n_accepted, (unsigned long long)r->n_drafted);
     if (o->common.load.kv_type == WEIR_KV_F32) fprintf(stderr, "; applied: kv-type f32");
     fputc('\n', stderr);
     cli_print_memory(stderr, &o->common, m);
@@ -146,6 +151,8 @@ static int answer(run_options *o, weir_model *m, const char *text, size_t len)
         rc = cli_error("run", &err);
         goto done;
     }
+    rc = cli_speculate_attach(&o->common, &o->speculate, session);
+    if (rc != CLI_OK) goto done;
     if (cli_pending_interrupt() != 0) {
         err.code = WEIR_ERR_CANCELLED;
         rc = cli_error("run", &err);
@@ -187,6 +194,7 @@ static int parse(run_options *o, int argc, char **argv, bool *help)
     cli_add_mem(&a, &o->common);
     cli_add_load(&a, &o->common);
     cli_add_sampling(&a, &o->generate.sampling);
+    cli_add_speculate(&a, &o->speculate);
     cli_add_json(&a, &o->common);
     cli_add_report(&a, &o->common);
     int rc = cli_parse(&a, argc, argv);
@@ -197,6 +205,8 @@ static int parse(run_options *o, int argc, char **argv, bool *help)
     if (o->raw && o->system != NULL)
         return cli_usage("run", "--system needs a chat template; --raw uses none");
     o->common.quiet |= o->common.json;
+    rc = cli_speculate_check("run", &o->speculate, &o->generate);
+    if (rc != CLI_OK) return rc;
     return cli_check_sampling("run", &o->generate.sampling);
 }
 
@@ -214,9 +224,11 @@ int cli_run(int argc, char **argv)
     rc = cli_open(&o.common, &context, &model);
     if (rc == CLI_OK) {
         cli_catch_interrupt(model, true);
-        rc = cli_load(&o.common, model);
+        rc = cli_speculate_load(&o.common, &o.speculate);
+        if (rc == CLI_OK) rc = cli_load(&o.common, model);
         if (rc == CLI_OK) rc = answer(&o, model, text, len);
         cli_release_interrupt();
+        cli_speculate_close(&o.speculate);
         weir_model_close(model);
         weir_context_destroy(context);
     }

@@ -1,6 +1,6 @@
-/* From a prompt to an answer: prefill, then token after token, with the text handed out as it becomes whole.
- */
-#include "rt_internal.h"
+/* From a prompt to an answer: it begins with the prompt behind the session's sequence, takes token after
+ * token from the passes' logits with the text handed out as it becomes whole, and ends as a result. */
+#include "rt_answer.h"
 
 #include <string.h>
 
@@ -10,196 +10,223 @@ void weir_generate_options_init(weir_generate_options *o)
     weir_sampling_init(&o->sampling);
 }
 
-/* An answer under way. */
-typedef struct answer {
-    weir_session *session;
-    const weir_generate_options *options;
-    const fmt_tokenizer *tokenizer; /* NULL: the model has none; tokens only */
-    fmt_detok detok;
-    base_buf text;
-    size_t n_told; /* bytes of text that on_text has had */
-    int32_t *tokens;
-    size_t n_tokens, max_tokens;
-    uint64_t hash;
-    weir_stop stop;
-} answer;
-
-static weir_status check_options(const weir_generate_options *o, size_t n, weir_error *err)
+static weir_status check_options(weir_generate_options *o, size_t n, weir_error *err)
 {
     if (o->struct_size < sizeof *o)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "weir_generate_options: struct_size %zu is not that of any version; call "
                          "weir_generate_options_init first",
                          o->struct_size);
+    if ((unsigned)o->speculate > WEIR_SPECULATE_DRAFT)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "speculate is %d; there is no such mode",
+                         (int)o->speculate);
+    if (o->speculate_tokens == 0 || o->speculate_tokens > RT_GUESSES_MAX)
+        o->speculate_tokens = RT_GUESSES_MAX;
     if (n == 0) return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "the prompt has no tokens");
     return WEIR_OK;
 }
 
 /* Hands out what became whole; false when the caller wants no more. */
-static bool tell(answer *a)
+static bool tell(weir_answer *a)
 {
     size_t n = a->text.len - a->n_told;
-    if (n == 0 || a->options->on_text == NULL) return true;
+    if (n == 0 || a->options.on_text == NULL) return true;
     const char *from = a->text.data + a->n_told;
     a->n_told = a->text.len;
-    return a->options->on_text(a->options->arg, from, n);
+    return a->options.on_text(a->options.arg, from, n);
 }
 
-/* Samples one token and takes it into the answer. *more is false when the answer has ended, with a->stop set.
- */
-static weir_status take_token(answer *a, const float *logits, bool *more, weir_error *err)
+void rt_answer_stop(weir_answer *a, weir_stop stop)
+{
+    a->stop = stop;
+    a->done = true;
+    a->end = base_now(a->session->model->env);
+}
+
+weir_status rt_answer_take(weir_answer *a, const float *logits, weir_error *err)
 {
     weir_session *s = a->session;
     weir_model *m = s->model;
     rt_loaded *run = m->run;
     int32_t token;
-    *more = false;
     a->hash = weir_logits_hash(a->hash, logits, lm_model_hparams(m->lm)->n_vocab);
-    weir_status status = rt_sampler_pick(run->sampler, logits, s->tokens, s->n_tokens, &token, err);
+    weir_status status = rt_sampler_pick(run->sampler, &a->draw, logits, s->tokens, s->n_tokens, &token, err);
     if (status != WEIR_OK)
         return base_fail_context(err, status, "%s", base_file_path(fmt_model_file(m->file, 0)));
-    if (a->tokenizer != NULL && !a->options->ignore_end && fmt_tokenizer_is_end(a->tokenizer, token)) {
-        a->stop = WEIR_STOP_END;
+    if (a->tokenizer != NULL && !a->options.ignore_end && fmt_tokenizer_is_end(a->tokenizer, token)) {
+        rt_answer_stop(a, WEIR_STOP_END);
         return WEIR_OK;
     }
     if (s->n_tokens == run->plan.view.ctx_tokens) {
-        a->stop = WEIR_STOP_CONTEXT;
+        rt_answer_stop(a, WEIR_STOP_CONTEXT);
         return WEIR_OK;
     }
     rt_session_hold(s, token);
     a->tokens[a->n_tokens++] = token;
     if (a->tokenizer != NULL) status = fmt_detok_push(a->tokenizer, &a->detok, token, &a->text, err);
     if (status != WEIR_OK) return status;
-    if (!tell(a))
-        a->stop = WEIR_STOP_CALLER;
-    else if (a->n_tokens == a->options->max_tokens)
-        a->stop = WEIR_STOP_LENGTH;
+    bool go_on = tell(a);
+    if (a->n_tokens == 1) a->result.first_token_seconds = base_now(m->env) - a->start;
+    if (!go_on)
+        rt_answer_stop(a, WEIR_STOP_CALLER);
+    else if (a->n_tokens == a->options.max_tokens)
+        rt_answer_stop(a, WEIR_STOP_LENGTH);
     else if (s->n_tokens == run->plan.view.ctx_tokens)
-        a->stop = WEIR_STOP_CONTEXT;
+        rt_answer_stop(a, WEIR_STOP_CONTEXT);
     else if (atomic_load(&m->cancel))
-        a->stop = WEIR_STOP_CANCELLED;
-    else
-        *more = true;
+        rt_answer_stop(a, WEIR_STOP_CANCELLED);
     return WEIR_OK;
 }
 
-static weir_status answer_begin(answer *a, size_t n_prompt, weir_error *err)
+/* ---- beginning ---- */
+
+/* Without a tokenizer tokens are all there is, and nothing ends an answer. */
+static weir_status find_tokenizer(weir_answer *a, weir_error *err)
 {
-    weir_session *s = a->session;
-    weir_model *m = s->model;
+    weir_model *m = a->session->model;
     weir_error none = {0};
-    /* Without a tokenizer tokens are all there is, and nothing ends an answer. */
     weir_status status = rt_text_tokenizer(m, &a->tokenizer, &none);
-    if (status != WEIR_OK) {
-        a->tokenizer = NULL;
-        if (m->text->why_none.code == WEIR_OK) {
-            *err = none;
-            return status;
-        }
-    }
-    uint32_t ctx = m->run->plan.view.ctx_tokens;
-    uint64_t room = ctx > s->n_tokens + n_prompt ? ctx - s->n_tokens - n_prompt : 0;
-    a->max_tokens = (size_t)base_min(a->options->max_tokens, room);
-    base_buf_init(&a->text, m->env, BASE_TAG_RUNTIME);
-    a->hash = WEIR_HASH_SEED;
-    a->stop = WEIR_STOP_LENGTH;
-    a->tokens =
-        base_alloc_array(m->env, BASE_TAG_RUNTIME, base_max(a->max_tokens, 1), sizeof *a->tokens, err);
-    if (a->tokens == NULL) return err->code;
-    return rt_sampler_begin(m->run->sampler, &a->options->sampling, err);
+    if (status == WEIR_OK) return WEIR_OK;
+    a->tokenizer = NULL;
+    if (m->text->why_none.code != WEIR_OK) return WEIR_OK;
+    *err = none;
+    return status;
 }
 
+static weir_status answer_begin(weir_answer *a, const int32_t *prompt, size_t n, weir_error *err)
+{
+    weir_session *s = a->session;
+    base_env *env = s->model->env;
+    weir_status status = find_tokenizer(a, err);
+    if (status != WEIR_OK) return status;
+    uint32_t ctx = s->model->run->plan.view.ctx_tokens;
+    uint64_t room = ctx > s->n_tokens + n ? ctx - s->n_tokens - n : 0;
+    a->max_tokens = (size_t)base_min(a->options.max_tokens, room);
+    base_buf_init(&a->text, env, BASE_TAG_RUNTIME);
+    a->hash = WEIR_HASH_SEED;
+    a->stop = WEIR_STOP_LENGTH;
+    a->tokens = base_alloc_array(env, BASE_TAG_RUNTIME, base_max(a->max_tokens, 1), sizeof *a->tokens, err);
+    if (a->tokens == NULL) return err->code;
+    status = rt_draw_begin(&a->draw, &a->options.sampling, err);
+    if (status == WEIR_OK) status = rt_session_check_tokens(s, prompt, n, err);
+    if (status != WEIR_OK) return status;
+    a->n_before = s->n_tokens;
+    a->n_cached = s->n_cached;
+    /* The prompt waits behind the sequence until a step runs it. */
+    memcpy(s->tokens + s->n_tokens, prompt, n * sizeof *prompt);
+    s->n_tokens += (uint32_t)n;
+    a->n_sequence = s->n_tokens;
+    s->answer = a;
+    a->result = (weir_result){.struct_size = sizeof a->result, .n_prompt_tokens = n};
+    return WEIR_OK;
+}
+
+static void answer_free(weir_answer *a)
+{
+    base_env *env = a->session->model->env;
+    base_buf_finish(&a->text);
+    base_free(env, a->tokens);
+    base_free(env, a);
+}
+
+weir_status weir_answer_begin(weir_session *s, const int32_t *prompt, size_t n,
+                              const weir_generate_options *o, weir_answer **out, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    *out = NULL;
+    weir_generate_options options;
+    weir_generate_options_init(&options);
+    if (o != NULL) options = *o;
+    weir_status status = check_options(&options, n, err);
+    if (status == WEIR_OK) status = rt_session_check(s, err);
+    if (status != WEIR_OK) return status;
+    if (s->answer != NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "the session has an answer under way; end it before another begins");
+    weir_answer *a = base_alloc(s->model->env, BASE_TAG_RUNTIME, sizeof *a, err);
+    if (a == NULL) return err->code;
+    a->session = s;
+    a->options = options;
+    a->start = a->decode_start = a->end = base_now(s->model->env);
+    weir_error failure = {0};
+    status = answer_begin(a, prompt, n, &failure);
+    if (status != WEIR_OK) {
+        answer_free(a);
+        *err = failure;
+        return status;
+    }
+    *out = a;
+    return WEIR_OK;
+}
+
+bool weir_answer_done(const weir_answer *a)
+{
+    return a->done;
+}
+
+/* ---- ending ---- */
+
 /* Moves the answer into the result; out owns it from here. */
-static weir_status answer_end(answer *a, weir_result *out, weir_error *err)
+static weir_status give(weir_answer *a, weir_result *out, weir_error *err)
 {
     weir_status status = WEIR_OK;
+    if (a->failure.code != WEIR_OK) {
+        *err = a->failure;
+        return err->code;
+    }
     if (a->tokenizer != NULL) status = fmt_detok_flush(a->tokenizer, &a->detok, &a->text, err);
     /* An empty append makes sure that there is a NUL-terminated text. */
     if (status == WEIR_OK && a->text.data == NULL) status = base_buf_append(&a->text, "", 0, err);
     if (status != WEIR_OK) return status;
     tell(a);
+    *out = a->result;
     out->tokens = a->tokens;
     out->n_tokens = a->n_tokens;
     out->text = a->text.data;
     out->text_len = a->text.len;
-    out->stop = a->stop;
+    out->stop = a->done ? a->stop : WEIR_STOP_CALLER;
     out->logits_hash = a->hash;
+    a->tokens = NULL;
+    base_buf_init(&a->text, a->session->model->env, BASE_TAG_RUNTIME);
     return WEIR_OK;
 }
 
-/* Token after token. A cancelled pass ends the answer with what there is. */
-static weir_status answer_loop(answer *a, const float *logits, weir_result *out, double start,
-                               weir_error *err)
+weir_status weir_answer_end(weir_answer *a, weir_result *out, weir_error *err)
 {
-    base_env *env = a->session->model->env;
-    bool more = true;
-    weir_status status = WEIR_OK;
-    double decode_start = base_now(env);
-    out->prefill_seconds = out->first_token_seconds = decode_start - start;
-    if (a->options->max_tokens == 0) return WEIR_OK;
-    for (;;) {
-        status = take_token(a, logits, &more, err);
-        if (a->n_tokens == 1) out->first_token_seconds = base_now(env) - start;
-        if (status != WEIR_OK || !more) break;
-        status = rt_session_append(a->session, NULL, 0, &logits, NULL, NULL, err);
-        if (status == WEIR_ERR_CANCELLED) {
-            a->stop = WEIR_STOP_CANCELLED;
-            status = WEIR_OK;
-            break;
-        }
-        if (status != WEIR_OK) break;
-    }
-    out->decode_seconds = base_now(env) - decode_start;
-    return status;
-}
-
-static weir_status run_answer(answer *a, const int32_t *prompt, size_t n, weir_result *out, weir_error *err)
-{
+    weir_error local, failure = {0};
+    err = rt_error(err, &local);
+    if (out != NULL) *out = (weir_result){.struct_size = sizeof *out};
+    if (a == NULL) return WEIR_OK;
     weir_session *s = a->session;
-    const float *logits = NULL;
-    double start = base_now(s->model->env);
-    weir_status status = answer_begin(a, n, err);
-    if (status != WEIR_OK) return status;
-    status = rt_session_append(s, prompt, n, a->options->max_tokens != 0 ? &logits : NULL,
-                               a->options->on_prefill, a->options->arg, err);
-    if (status == WEIR_ERR_CANCELLED) {
-        a->stop = WEIR_STOP_CANCELLED;
-        out->prefill_seconds = base_now(s->model->env) - start;
-        return answer_end(a, out, err);
-    }
-    if (status == WEIR_OK) status = answer_loop(a, logits, out, start, err);
-    if (status == WEIR_OK) status = answer_end(a, out, err);
+    weir_status status = out != NULL ? give(a, out, &failure) : WEIR_OK;
+    /* An answer that is not taken leaves no trace, and a prompt that has not run is none. */
+    bool in_prompt = !a->done || a->stop == WEIR_STOP_CANCELLED;
+    bool drop = out == NULL || status != WEIR_OK || (in_prompt && a->n_tokens == 0);
+    if (drop && s->n_tokens > a->n_before) rt_session_cut(s, a->n_before);
+    s->answer = NULL;
+    answer_free(a);
+    if (status != WEIR_OK) *err = failure;
     return status;
 }
 
 weir_status weir_generate(weir_session *s, const int32_t *prompt, size_t n, const weir_generate_options *o,
                           weir_result *out, weir_error *err)
 {
-    weir_error local;
+    weir_error local, failure = {0};
     err = rt_error(err, &local);
     *out = (weir_result){.struct_size = sizeof *out};
-    weir_generate_options defaults;
-    weir_generate_options_init(&defaults);
-    if (o == NULL) o = &defaults;
-    weir_status status = check_options(o, n, err);
-    if (status == WEIR_OK) status = rt_session_check(s, err);
+    weir_answer *a;
+    weir_status status = weir_answer_begin(s, prompt, n, o, &a, err);
     if (status != WEIR_OK) return status;
-    base_env *env = s->model->env;
-    answer a = {.session = s, .options = o};
-    weir_result result = {.struct_size = sizeof result, .n_prompt_tokens = n};
-    uint32_t before = s->n_tokens;
     atomic_store(&s->model->cancel, false);
-    weir_error failure = {0};
-    status = run_answer(&a, prompt, n, &result, &failure);
-    if (status == WEIR_OK) {
-        *out = result;
-        return WEIR_OK;
+    while (status == WEIR_OK && !weir_answer_done(a)) status = weir_answers_step(&a, 1, 0, &failure);
+    if (status != WEIR_OK) {
+        weir_answer_end(a, NULL, NULL);
+        *err = failure;
+        return status;
     }
-    if (s->n_tokens > before) rt_session_cut(s, before);
-    base_buf_finish(&a.text);
-    base_free(env, a.tokens);
-    *err = failure;
-    return status;
+    return weir_answer_end(a, out, err);
 }
 
 void weir_result_finish(weir_model *m, weir_result *r)

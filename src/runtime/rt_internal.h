@@ -8,6 +8,7 @@
  *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
  *   rt_load.c     placing and unplacing          rt_pass.c      passes that sessions share
  *                                               rt_storage.c  what storage delivers, remembered
+ *   rt_answers.c  steps of several answers       rt_speculate*.c  guesses that a pass checks
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */
@@ -22,6 +23,8 @@
 #include "kernels/kernels.h"
 #include "memory/memory.h"
 #include "weir/weir.h"
+
+#include "rt_speculate.h"
 
 #include <stdatomic.h>
 
@@ -77,6 +80,8 @@ typedef struct rt_plan {
 } rt_plan;
 
 typedef struct rt_sampler rt_sampler;
+typedef struct rt_draw rt_draw;
+typedef struct rt_share rt_share;
 
 /* A loaded model: all that weir_model_unload frees. */
 typedef struct rt_loaded {
@@ -93,6 +98,8 @@ typedef struct rt_loaded {
     dev_kv *batch_kv;        /* [layer][max_batch] */
     const dev_kv **layer_kv; /* per layer: into batch_kv, or a session's own */
     weir_run *runs;          /* max_batch, for weir_step_batch */
+    rt_share *shares;        /* max_batch */
+    rt_costs costs;          /* of the passes so far */
     weir_session *sessions;  /* chain of those alive */
     uint32_t n_sessions;
     double load_seconds;
@@ -127,6 +134,10 @@ struct weir_session {
     uint32_t n_tokens;
     uint32_t n_cached;
     uint32_t high;
+    weir_answer *answer; /* under way; NULL: none */
+    weir_session *draft; /* guesses for this session; NULL: none */
+    weir_session *main;  /* guesses are made for that one */
+    rt_guessing guessing;
 };
 
 /* ---- rt_model.c ---- */
@@ -210,19 +221,53 @@ void rt_sessions_detach(rt_loaded *run);
 uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens);
 
 /* ---- rt_pass.c ---- */
-/* One pass over what waits in each session and its n_tokens behind that, which lie in session->tokens
- * already. The caller has checked the room, and sets n_cached and n_tokens afterwards. */
-weir_status rt_pass_run(weir_model *m, weir_run *runs, size_t n, weir_error *err);
+/* What one session brings to a pass: rows [n_cached, n_cached + n_rows) of session->tokens, where those from
+ * n_tokens on are guesses or not part of the sequence yet; logits for the last n_outputs of them. */
+struct rt_share {
+    weir_session *session;
+    weir_answer *answer; /* NULL: the caller samples by himself */
+    uint32_t n_rows, n_outputs;
+    const float *logits; /* set: of the first output */
+    size_t stride;       /* set: floats between outputs */
+};
+/* One pass. The caller has checked the room; n_cached and n_tokens are his to set afterwards. */
+weir_status rt_pass_run(weir_model *m, rt_share *shares, size_t n, weir_error *err);
 
 /* ---- rt_sampler.c ---- */
 uint64_t rt_sampler_bytes(uint32_t n_vocab);
 weir_status rt_sampler_create(base_env *env, uint32_t n_vocab, rt_sampler **out, weir_error *err);
 void rt_sampler_destroy(base_env *env, rt_sampler *s); /* takes NULL */
+/* How one answer is drawn; the sampler itself is only scratch. */
+struct rt_draw {
+    weir_sampling options;
+    base_rng rng;
+};
 /* Checks the values and seeds the random numbers. */
-weir_status rt_sampler_begin(rt_sampler *s, const weir_sampling *sampling, weir_error *err);
-/* history: the sequence so far. INTERNAL where logits are no numbers; the message names the position. */
-weir_status rt_sampler_pick(rt_sampler *s, const float *logits, const int32_t *history, size_t n_history,
-                            int32_t *token, weir_error *err);
+weir_status rt_draw_begin(rt_draw *d, const weir_sampling *sampling, weir_error *err);
+/* history: the sequence so far. FORMAT where logits are no numbers; the message names the position. */
+weir_status rt_sampler_pick(rt_sampler *s, rt_draw *d, const float *logits, const int32_t *history,
+                            size_t n_history, int32_t *token, weir_error *err);
+
+/* ---- rt_speculate.c ---- */
+/* A pass of so many rows took so long. */
+void rt_costs_add(rt_costs *c, uint32_t rows, double seconds);
+/* What a pass of so many rows takes, from what was measured of others; 0: nothing was. */
+double rt_costs_of(const rt_costs *c, uint32_t rows);
+/* Puts guesses behind the sequences of answers that decode, as many as pay and find room, and raises rows and
+ * outputs of their shares. */
+void rt_speculate(rt_loaded *run, rt_share *shares, size_t n, uint32_t rows_left, uint32_t outputs_left);
+/* The i-th token that came, for what the guesses' kind is trusted from now on. */
+void rt_guess_note(weir_session *s, const rt_guess *guess, uint32_t i, int32_t token);
+/* ---- rt_speculate_lookup.c ---- */
+/* What followed the longest end of t[0, n) where it occurred before, and that length; gives the number of
+ * guesses: n_wanted, or 0 where not even the last token did. */
+uint32_t rt_lookup(const int32_t *t, uint32_t n, uint32_t n_wanted, int32_t *guesses, uint32_t *length);
+/* ---- rt_speculate_draft.c ---- */
+/* Up to n_wanted guesses of the draft model at what follows s; draw is that of the answer, and stays. */
+weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, int32_t *guesses, uint32_t *n,
+                     weir_error *err);
+/* Takes a session's draft from it. */
+void rt_session_part(weir_session *s);
 
 /* ---- rt_text.c ---- */
 /* The tokenizer, created at first use. Errors: TOKENIZER, ... when the file has none that works. */

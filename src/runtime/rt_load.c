@@ -7,6 +7,7 @@ static void run_free(weir_model *m, rt_loaded *run)
 {
     base_env *env = m->env;
     mem_unplace(m->component);
+    base_free(env, run->shares);
     base_free(env, run->runs);
     base_free(env, run->layer_kv);
     base_free(env, run->batch_kv);
@@ -59,7 +60,9 @@ static weir_status allocate_rows(weir_model *m, rt_loaded *run, weir_error *err)
     run->layer_kv = base_alloc_array(env, BASE_TAG_RUNTIME, n_layers, sizeof *run->layer_kv, err);
     if (run->layer_kv == NULL) return err->code;
     run->runs = base_alloc_array(env, BASE_TAG_RUNTIME, run->plan.max_batch, sizeof *run->runs, err);
-    return run->runs != NULL ? WEIR_OK : err->code;
+    if (run->runs == NULL) return err->code;
+    run->shares = base_alloc_array(env, BASE_TAG_RUNTIME, run->plan.max_batch, sizeof *run->shares, err);
+    return run->shares != NULL ? WEIR_OK : err->code;
 }
 
 static weir_status allocate_all(weir_model *m, rt_loaded *run, weir_error *err)

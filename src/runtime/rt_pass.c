@@ -16,45 +16,45 @@ static uint32_t waiting(const weir_session *s)
     return s->n_tokens - s->n_cached;
 }
 
-/* Lays the rows of runs [0, n) behind each other. */
-static uint32_t lay_rows(rt_loaded *run, const weir_run *runs, size_t n, uint32_t *n_outputs)
+/* Lays the rows of the shares behind each other. */
+static uint32_t lay_rows(rt_loaded *run, const rt_share *shares, size_t n, uint32_t *n_outputs)
 {
     uint32_t r = 0;
     *n_outputs = 0;
     for (uint32_t i = 0; i < n; i++) {
-        weir_session *s = runs[i].session;
-        uint32_t end = s->n_tokens + (uint32_t)runs[i].n_tokens;
+        weir_session *s = shares[i].session;
+        uint32_t end = s->n_cached + shares[i].n_rows;
         for (uint32_t at = s->n_cached; at < end; at++, r++) {
             run->token[r] = s->tokens[at];
             run->position[r] = (int32_t)at;
             run->sequence[r] = i;
         }
-        for (size_t k = runs[i].n_logits; k > 0; k--) run->output_row[(*n_outputs)++] = r - (uint32_t)k;
+        for (uint32_t k = shares[i].n_outputs; k > 0; k--) run->output_row[(*n_outputs)++] = r - k;
         if (end > s->high) s->high = end;
     }
     return r;
 }
 
-static void lay_caches(const weir_model *m, const weir_run *runs, size_t n)
+static void lay_caches(const weir_model *m, const rt_share *shares, size_t n)
 {
     rt_loaded *run = m->run;
     for (uint32_t l = 0; l < lm_model_hparams(m->lm)->n_layers; l++) {
         if (n == 1) {
-            run->layer_kv[l] = lm_kv_layer(runs[0].session->kv, l);
+            run->layer_kv[l] = lm_kv_layer(shares[0].session->kv, l);
             continue;
         }
         dev_kv *row = run->batch_kv + (size_t)l * run->plan.max_batch;
-        for (size_t i = 0; i < n; i++) row[i] = *lm_kv_layer(runs[i].session->kv, l);
+        for (size_t i = 0; i < n; i++) row[i] = *lm_kv_layer(shares[i].session->kv, l);
         run->layer_kv[l] = row;
     }
 }
 
-weir_status rt_pass_run(weir_model *m, weir_run *runs, size_t n, weir_error *err)
+weir_status rt_pass_run(weir_model *m, rt_share *shares, size_t n, weir_error *err)
 {
     rt_loaded *run = m->run;
     uint32_t n_outputs;
-    lay_caches(m, runs, n);
-    uint32_t n_rows = lay_rows(run, runs, n, &n_outputs);
+    lay_caches(m, shares, n);
+    uint32_t n_rows = lay_rows(run, shares, n, &n_outputs);
     graph_batch batch = {
         .n_rows = n_rows,
         .token = run->token,
@@ -67,14 +67,11 @@ weir_status rt_pass_run(weir_model *m, weir_run *runs, size_t n, weir_error *err
     };
     weir_status status = graph_run(run->program, &batch, err);
     if (status != WEIR_OK) return status;
-    uint32_t output = 0;
-    for (size_t i = 0; i < n; i++) {
-        const float *first = graph_result(run->program, output);
-        runs[i].logits = runs[i].n_logits != 0 ? first : NULL;
-        runs[i].logits_stride = 0;
-        if (runs[i].n_logits > 1)
-            runs[i].logits_stride = (size_t)(graph_result(run->program, output + 1) - first);
-        output += (uint32_t)runs[i].n_logits;
+    for (uint32_t i = 0, output = 0; i < n; output += shares[i++].n_outputs) {
+        shares[i].logits = shares[i].n_outputs != 0 ? graph_result(run->program, output) : NULL;
+        shares[i].stride = 0;
+        if (shares[i].n_outputs > 1)
+            shares[i].stride = (size_t)(graph_result(run->program, output + 1) - shares[i].logits);
     }
     return WEIR_OK;
 }
@@ -178,14 +175,20 @@ weir_status weir_step_runs(weir_run *runs, size_t n, weir_error *err)
         status = rt_session_catch_up(runs[i].session, runs[i].n_tokens == 0 ? 1 : keep, err);
         if (status != WEIR_OK) return status;
     }
+    rt_share *shares = m->run->shares;
     for (size_t i = 0; i < n; i++) {
         weir_session *s = runs[i].session;
         if (runs[i].n_tokens != 0)
             memcpy(s->tokens + s->n_tokens, runs[i].tokens, runs[i].n_tokens * sizeof *s->tokens);
+        shares[i] = (rt_share){.session = s,
+                               .n_rows = waiting(s) + (uint32_t)runs[i].n_tokens,
+                               .n_outputs = (uint32_t)runs[i].n_logits};
     }
-    status = rt_pass_run(m, runs, n, err);
+    status = rt_pass_run(m, shares, n, err);
     for (size_t i = 0; i < n; i++) {
         weir_session *s = runs[i].session;
+        runs[i].logits = status == WEIR_OK ? shares[i].logits : NULL;
+        runs[i].logits_stride = shares[i].stride;
         if (status == WEIR_OK)
             s->n_cached = s->n_tokens += (uint32_t)runs[i].n_tokens;
         else

@@ -130,7 +130,7 @@ static uint64_t runtime_bytes(const rt_planner *p, const rt_choice *c)
     sum = rt_add(sum, rt_mul(c->n_sessions, rt_session_bytes(h->n_layers, c->ctx_tokens)));
     sum = rt_add(sum, rt_mul(c->max_rows, 4 * sizeof(int32_t)));
     sum = rt_add(sum, rt_mul(h->n_layers, sizeof(dev_kv *) + p->options->max_batch * sizeof(dev_kv)));
-    sum = rt_add(sum, rt_mul(p->options->max_batch, sizeof(weir_run)));
+    sum = rt_add(sum, rt_mul(p->options->max_batch, sizeof(weir_run) + sizeof(rt_share)));
     sum = rt_add(sum, sizeof(rt_loaded) + 64);
     return rt_add(sum, rt_add(TEXT_BYTES, rt_mul(c->ctx_tokens, TEXT_BYTES_PER_TOKEN)));
 }

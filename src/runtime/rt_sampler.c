@@ -13,8 +13,7 @@
 
 struct rt_sampler {
     uint32_t n_vocab;
-    weir_sampling options;
-    base_rng rng;
+    rt_draw *draw;  /* of the pick under way */
     float *logits;  /* with the penalty */
     int32_t *order; /* candidates, best first */
 };
@@ -63,7 +62,7 @@ static bool is_within(float x, float low, float high)
     return x >= low && x <= high; /* false for NaN */
 }
 
-weir_status rt_sampler_begin(rt_sampler *s, const weir_sampling *o, weir_error *err)
+weir_status rt_draw_begin(rt_draw *d, const weir_sampling *o, weir_error *err)
 {
     if (o->struct_size < sizeof *o)
         return base_fail(
@@ -83,8 +82,8 @@ weir_status rt_sampler_begin(rt_sampler *s, const weir_sampling *o, weir_error *
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "repeat penalty %g is not between 0.01 and 100 (--repeat-penalty)",
                          (double)o->repeat_penalty);
-    s->options = *o;
-    base_rng_seed(&s->rng, o->seed, 0);
+    d->options = *o;
+    base_rng_seed(&d->rng, o->seed, 0);
     return WEIR_OK;
 }
 
@@ -93,9 +92,9 @@ weir_status rt_sampler_begin(rt_sampler *s, const weir_sampling *o, weir_error *
 static void penalize(rt_sampler *s, const float *logits, const int32_t *history, size_t n)
 {
     memcpy(s->logits, logits, s->n_vocab * sizeof *logits);
-    float penalty = s->options.repeat_penalty;
+    float penalty = s->draw->options.repeat_penalty;
     if (penalty == 1.0F) return;
-    size_t last = (size_t)base_min(n, s->options.repeat_last);
+    size_t last = (size_t)base_min(n, s->draw->options.repeat_last);
     for (const int32_t *t = history + n - last; t < history + n; t++) {
         float x = logits[*t];
         s->logits[*t] = x > 0.0F ? x / penalty : x * penalty;
@@ -174,7 +173,7 @@ static float weight(const rt_sampler *s, int32_t id, float top, float temperatur
 /* How many of the best n stay after top-p and min-p. `all` is the sum of weights that top-p is a share of. */
 static uint32_t cut(const rt_sampler *s, uint32_t n, float top, double all)
 {
-    const weir_sampling *o = &s->options;
+    const weir_sampling *o = &s->draw->options;
     uint32_t kept = n;
     double sum = 0.0;
     for (uint32_t i = 0; i < n && o->top_p < 1.0F; i++) {
@@ -193,7 +192,7 @@ static uint32_t cut(const rt_sampler *s, uint32_t n, float top, double all)
 /* Candidates in order; 0: all of them, by id. */
 static uint32_t choose_candidates(rt_sampler *s, float top)
 {
-    const weir_sampling *o = &s->options;
+    const weir_sampling *o = &s->draw->options;
     uint32_t limit = o->top_k != 0 ? (uint32_t)base_min(o->top_k, s->n_vocab) : s->n_vocab;
     bool cuts = o->top_p < 1.0F || o->min_p > 0.0F;
     if (!cuts && limit == s->n_vocab) return 0;
@@ -215,8 +214,8 @@ static uint32_t choose_candidates(rt_sampler *s, float top)
 /* By the inverse of the cumulative sum. n = 0: all tokens by id. */
 static int32_t draw(rt_sampler *s, uint32_t n, float top)
 {
-    double u = (double)base_rng_u32(&s->rng) * 0x1p-32;
-    float temperature = s->options.temperature;
+    double u = (double)base_rng_u32(&s->draw->rng) * 0x1p-32;
+    float temperature = s->draw->options.temperature;
     uint32_t count = n != 0 ? n : s->n_vocab;
     double sum = 0.0, at = 0.0;
     for (uint32_t i = 0; i < count; i++)
@@ -233,14 +232,15 @@ static int32_t draw(rt_sampler *s, uint32_t n, float top)
     return last;
 }
 
-weir_status rt_sampler_pick(rt_sampler *s, const float *logits, const int32_t *history, size_t n_history,
-                            int32_t *token, weir_error *err)
+weir_status rt_sampler_pick(rt_sampler *s, rt_draw *d, const float *logits, const int32_t *history,
+                            size_t n_history, int32_t *token, weir_error *err)
 {
     int32_t best = 0;
+    s->draw = d;
     penalize(s, logits, history, n_history);
     weir_status status = find_best(s, n_history, &best, err);
     if (status != WEIR_OK) return status;
-    if (s->options.temperature == 0.0F) {
+    if (s->draw->options.temperature == 0.0F) {
         *token = best;
         return WEIR_OK;
     }

@@ -54,6 +54,8 @@ void weir_session_destroy(weir_session *s)
 {
     if (s == NULL) return;
     rt_loaded *run = s->model->run;
+    rt_session_part(s);
+    if (s->main != NULL) rt_session_part(s->main);
     if (s->kv != NULL && run != NULL) {
         for (weir_session **at = &run->sessions; *at != NULL; at = &(*at)->next) {
             if (*at != s) continue;
@@ -151,30 +153,11 @@ weir_status rt_session_check_tokens(const weir_session *s, const int32_t *tokens
     return WEIR_OK;
 }
 
-/* One pass over rows [from, from + n) of a sequence; outputs for its last n_outputs rows. */
-static weir_status run_rows(weir_session *s, uint32_t from, uint32_t n, uint32_t n_outputs, weir_error *err)
+/* One pass over the n rows behind those in the caches; outputs for its last n_outputs rows. */
+static weir_status run_rows(weir_session *s, uint32_t n, uint32_t n_outputs, weir_error *err)
 {
-    weir_model *m = s->model;
-    rt_loaded *run = m->run;
-    for (uint32_t l = 0; l < lm_model_hparams(m->lm)->n_layers; l++) run->layer_kv[l] = lm_kv_layer(s->kv, l);
-    for (uint32_t r = 0; r < n; r++) {
-        run->token[r] = s->tokens[from + r];
-        run->position[r] = (int32_t)(from + r);
-        run->sequence[r] = 0;
-    }
-    for (uint32_t i = 0; i < n_outputs; i++) run->output_row[i] = n - n_outputs + i;
-    graph_batch batch = {
-        .n_rows = n,
-        .token = run->token,
-        .position = run->position,
-        .sequence = run->sequence,
-        .kv = run->layer_kv,
-        .n_outputs = n_outputs,
-        .output_rows = run->output_row,
-        .cancel = &m->cancel,
-    };
-    if (from + n > s->high) s->high = from + n;
-    return graph_run(run->program, &batch, err);
+    rt_share share = {.session = s, .n_rows = n, .n_outputs = n_outputs};
+    return rt_pass_run(s->model, &share, 1, err);
 }
 
 /* Rows of a pass of one sequence. */
@@ -187,7 +170,7 @@ weir_status rt_session_catch_up(weir_session *s, uint32_t n_left, weir_error *er
 {
     while (s->n_cached + n_left < s->n_tokens) {
         uint32_t rows = (uint32_t)base_min(chunk_rows(s->model->run), s->n_tokens - n_left - s->n_cached);
-        weir_status status = run_rows(s, s->n_cached, rows, 0, err);
+        weir_status status = run_rows(s, rows, 0, err);
         if (status != WEIR_OK) {
             rt_session_cut(s, s->n_tokens);
             return status;
@@ -214,7 +197,7 @@ weir_status rt_session_append(weir_session *s, const int32_t *tokens, size_t n, 
     while (s->n_cached < end) {
         uint32_t rows = (uint32_t)base_min(chunk_rows(run), end - s->n_cached);
         bool last = s->n_cached + rows == end;
-        status = run_rows(s, s->n_cached, rows, last && logits != NULL ? 1 : 0, err);
+        status = run_rows(s, rows, last && logits != NULL ? 1 : 0, err);
         if (status != WEIR_OK) {
             rt_session_cut(s, before);
             return status;
@@ -251,7 +234,7 @@ weir_status weir_session_score(weir_session *s, const int32_t *tokens, size_t n,
     memcpy(s->tokens + before, tokens, n * sizeof *tokens);
     while (s->n_cached < end && status == WEIR_OK) {
         uint32_t rows = (uint32_t)base_min(most, end - s->n_cached);
-        status = run_rows(s, s->n_cached, rows, rows, err);
+        status = run_rows(s, rows, rows, err);
         if (status != WEIR_OK) break;
         for (uint32_t i = 0; i < rows && status == WEIR_OK; i++) {
             size_t index = s->n_cached - before + i;

@@ -4,6 +4,7 @@
 typedef struct sampling {
     base_env *env;
     rt_sampler *sampler;
+    rt_draw draw;
     weir_sampling o;
     weir_error err;
 } sampling;
@@ -35,13 +36,13 @@ static int teardown(void **state)
 static int32_t pick(sampling *s, const float *logits, const int32_t *history, size_t n)
 {
     int32_t token = -1;
-    assert_ok(s, rt_sampler_pick(s->sampler, logits, history, n, &token, &s->err));
+    assert_ok(s, rt_sampler_pick(s->sampler, &s->draw, logits, history, n, &token, &s->err));
     return token;
 }
 
 static void begin(sampling *s)
 {
-    assert_ok(s, rt_sampler_begin(s->sampler, &s->o, &s->err));
+    assert_ok(s, rt_draw_begin(&s->draw, &s->o, &s->err));
 }
 
 static void flat(float *logits, float value)
@@ -231,13 +232,16 @@ static void test_bad_logits(void **state)
     flat(logits, 1.0F);
     logits[77] = NAN;
     begin(s);
-    assert_int_equal(rt_sampler_pick(s->sampler, logits, history, 12, &token, &s->err), WEIR_ERR_FORMAT);
+    assert_int_equal(rt_sampler_pick(s->sampler, &s->draw, logits, history, 12, &token, &s->err),
+                     WEIR_ERR_FORMAT);
     assert_mentions(s->err.message, "position 12");
     assert_mentions(s->err.message, "77");
     logits[77] = INFINITY;
-    assert_int_equal(rt_sampler_pick(s->sampler, logits, NULL, 0, &token, &s->err), WEIR_ERR_FORMAT);
+    assert_int_equal(rt_sampler_pick(s->sampler, &s->draw, logits, NULL, 0, &token, &s->err),
+                     WEIR_ERR_FORMAT);
     flat(logits, -INFINITY);
-    assert_int_equal(rt_sampler_pick(s->sampler, logits, NULL, 0, &token, &s->err), WEIR_ERR_FORMAT);
+    assert_int_equal(rt_sampler_pick(s->sampler, &s->draw, logits, NULL, 0, &token, &s->err),
+                     WEIR_ERR_FORMAT);
     flat(logits, -INFINITY);
     logits[9] = -1e30F;
     assert_int_equal(pick(s, logits, NULL, 0), 9);
@@ -260,12 +264,12 @@ static void test_bad_options(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         float good = *cases[i].value;
         *cases[i].value = cases[i].bad;
-        assert_int_equal(rt_sampler_begin(s->sampler, &s->o, &s->err), WEIR_ERR_INVALID_ARGUMENT);
+        assert_int_equal(rt_draw_begin(&s->draw, &s->o, &s->err), WEIR_ERR_INVALID_ARGUMENT);
         assert_mentions(s->err.message, cases[i].name);
         *cases[i].value = good;
     }
     s->o.struct_size = 0;
-    assert_int_equal(rt_sampler_begin(s->sampler, &s->o, &s->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_int_equal(rt_draw_begin(&s->draw, &s->o, &s->err), WEIR_ERR_INVALID_ARGUMENT);
 }
 
 int main(void)

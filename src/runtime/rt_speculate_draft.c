@@ -1,0 +1,102 @@
+/* Guesses from a smaller model with the same vocabulary. It draws as the answer will, with a copy of the same
+ * random numbers, so that a guess is right as often as the two models' distributions agree. */
+#include "rt_internal.h"
+
+#include <string.h>
+
+static weir_status check_vocabulary(const weir_model *m, const weir_model *d, weir_error *err)
+{
+    uint32_t n = lm_model_hparams(m->lm)->n_vocab, other = lm_model_hparams(d->lm)->n_vocab;
+    const char *wants = "a draft model must have the vocabulary of the model that it guesses for";
+    if (n != other)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s: %s has %u tokens, the draft %s has %u", wants,
+                         base_file_path(fmt_model_file(m->file, 0)), n,
+                         base_file_path(fmt_model_file(d->file, 0)), other);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *a = "", *b = "";
+        size_t a_len = 0, b_len = 0;
+        bool in_a = weir_token_text(m, (int32_t)i, &a, &a_len);
+        bool in_b = weir_token_text(d, (int32_t)i, &b, &b_len);
+        if (in_a != in_b || a_len != b_len || (a_len != 0 && memcmp(a, b, a_len) != 0))
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s: token %u is not the same in %s and in %s",
+                             wants, i, base_file_path(fmt_model_file(m->file, 0)),
+                             base_file_path(fmt_model_file(d->file, 0)));
+    }
+    return WEIR_OK;
+}
+
+weir_status weir_session_set_draft(weir_session *s, weir_session *draft, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    weir_status status = WEIR_OK;
+    if (draft != NULL) {
+        status = rt_session_check(s, err);
+        if (status == WEIR_OK) status = rt_session_check(draft, err);
+        if (status != WEIR_OK) return status;
+        if (draft->model == s->model || draft->model->env != s->model->env)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                             "a draft is a session of another model in the same context");
+        if (draft->main != NULL && draft->main != s)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "the draft guesses for another session already");
+        status = check_vocabulary(s->model, draft->model, err);
+        if (status != WEIR_OK) return status;
+    }
+    rt_session_part(s);
+    if (draft == NULL) return WEIR_OK;
+    s->draft = draft;
+    draft->main = s;
+    return WEIR_OK;
+}
+
+void rt_session_part(weir_session *s)
+{
+    if (s->draft != NULL) s->draft->main = NULL;
+    s->draft = NULL;
+    s->guessing.hits[RT_KIND_DRAFT] = s->guessing.trials[RT_KIND_DRAFT] = 0;
+    s->guessing.draft_seconds = 0;
+    s->guessing.draft_pause = s->guessing.draft_wait = s->guessing.draft_errors = 0;
+}
+
+/* Brings the draft's sequence to that of s; *logits are those behind its last token. */
+static weir_status follow(const weir_session *s, weir_session *d, uint32_t *n_new, const float **logits,
+                          weir_error *err)
+{
+    uint32_t common = 0, most = (uint32_t)base_min(d->n_tokens, s->n_tokens - 1);
+    while (common < most && d->tokens[common] == s->tokens[common]) common++;
+    rt_session_cut(d, common);
+    *n_new = s->n_tokens - common;
+    return rt_session_append(d, s->tokens + common, *n_new, logits, NULL, NULL, err);
+}
+
+weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, int32_t *guesses, uint32_t *n,
+                     weir_error *err)
+{
+    weir_session *d = s->draft;
+    weir_model *m = d->model;
+    rt_draw copy = *draw;
+    const float *logits;
+    uint32_t n_new;
+    *n = 0;
+    weir_status status = rt_session_check(d, err);
+    if (status != WEIR_OK) return status;
+    uint32_t ctx = m->run->plan.view.ctx_tokens;
+    if (s->n_tokens >= ctx) return WEIR_OK;
+    n_wanted = (uint32_t)base_min(n_wanted, ctx - s->n_tokens);
+    atomic_store(&m->cancel, false);
+    double start = base_now(m->env);
+    status = follow(s, d, &n_new, &logits, err);
+    while (status == WEIR_OK && *n < n_wanted) {
+        int32_t token;
+        status = rt_sampler_pick(m->run->sampler, &copy, logits, d->tokens, d->n_tokens, &token, err);
+        if (status != WEIR_OK) break;
+        guesses[(*n)++] = token;
+        if (*n < n_wanted) status = rt_session_append(d, &token, 1, &logits, NULL, NULL, err);
+    }
+    if (status == WEIR_OK && *n != 0 && n_new <= *n + 2) {
+        double one = (base_now(m->env) - start) / *n;
+        double *known = &s->guessing.draft_seconds;
+        *known = *known == 0 ? one : *known + 0.2 * (one - *known);
+    }
+    return status;
+}
