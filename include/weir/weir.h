@@ -197,6 +197,22 @@ WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, 
  * remembered or measured where the setting io.probe is off. */
 WEIR_API weir_status weir_model_storage(weir_model *m, bool measure, weir_storage *out, weir_error *err);
 
+/* How fast decoding will be at the beginning of a conversation, one row a pass. */
+typedef struct weir_prediction {
+    size_t struct_size;
+    double storage_bytes_per_s; /* what it rests on; 0 where nothing streams */
+    double
+        compute_bytes_per_s; /* weights worked off when all are in memory, measured with the real kernels */
+    double latency_seconds;  /* of a small read */
+    double seconds_per_token, tokens_per_s;
+    double limit_tokens_per_s; /* the slower of the two alone */
+} weir_prediction;
+/* For what weir_model_plan would give, in about half a second. storage_bytes_per_s: 0 takes what is
+ * remembered of the storage, or measures it where the plan streams. Errors: BUDGET where the plan does not
+ * fit. */
+WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
+                                        weir_prediction *out, weir_error *err);
+
 /* Plans, reserves, and loads what stays. BUDGET: the message gives the missing bytes and what would fit.
  * After a failure the model is as before. Loading again first unloads. */
 WEIR_API weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_error *err);

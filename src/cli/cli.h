@@ -150,12 +150,16 @@ bool cli_put(FILE *f, const char *text, size_t len);
 /* The same for one line, on every kind of output: control characters become blanks. buf holds size bytes. */
 const char *cli_line_text(const char *text, char *buf, size_t size);
 void cli_print_memory(FILE *f, const cli_common *c, const weir_model *m);
+/* Before a load that a person waits for: has the storage measured where much streams and nothing is known of
+ * it, and says how slow decoding will be where that is worth knowing. */
+void cli_announce_speed(const cli_common *c, weir_model *model);
 void cli_print_storage(FILE *f, const char *path, const weir_storage *s);
 void cli_print_profile(FILE *f, const weir_model *m);
 
 /* ---- reports for scripts ---- */
 json_t *cli_json_memory(const cli_common *c, const weir_model *m);
 json_t *cli_json_profile(const weir_model *m);
+json_t *cli_json_prediction(const weir_prediction *p);
 json_t *cli_json_storage(const weir_storage *s);
 /* R1.3: what was turned on although it changes numbers. */
 json_t *cli_json_applied(const cli_common *c);

@@ -1,6 +1,6 @@
-/* weir bench: rates of prefill and decoding per budget, next to the limit measured in the same run: a pass
- * over the weights can be no faster than what storage delivers of the streamed part, and memory of the whole.
- */
+/* weir bench: rates of prefill and decoding per budget, next to the limit measured in the same run (a pass
+ * over the weights can be no faster than storage delivers the streamed part, and than the kernels work off
+ * the whole), and to what was predicted from the same figures. */
 #include "cli_bench.h"
 
 #include <stdlib.h>
@@ -12,6 +12,7 @@ typedef struct bench_row {
     weir_memory_report memory;
     double prefill_tps, decode_tps, storage_bps, memory_bps, limit_tps;
     double streamed_per_token;
+    weir_prediction predicted; /* with the storage's rate of the same minutes */
 } bench_row;
 
 double cli_bench_now(void)
@@ -109,7 +110,9 @@ static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error
     row->decode_tps = cli_bench_median(x.decode, b->n_rounds);
     row->storage_bps = streams ? cli_bench_median(x.storage, x.n_storage) : 0;
     row->streamed_per_token = (double)x.streamed / b->n_decode;
-    double seconds = (double)row->plan.weight_bytes_per_pass / row->memory_bps;
+    status = weir_model_predict(b->model, &o, row->storage_bps, &row->predicted, err);
+    if (status != WEIR_OK) return status;
+    double seconds = (double)row->plan.weight_bytes_per_pass / row->predicted.compute_bytes_per_s;
     double streaming = streams ? row->streamed_per_token / row->storage_bps : 0;
     row->limit_tps = 1 / (streaming > seconds ? streaming : seconds);
     return WEIR_OK;
@@ -128,6 +131,9 @@ static json_t *row_json(const bench *b, const bench_row *r)
     json_object_set_new(j, "memory_bytes_per_s", cli_json_real(r->memory_bps));
     json_object_set_new(j, "limit_tps", cli_json_real(r->limit_tps));
     json_object_set_new(j, "share_of_limit", cli_json_real(r->decode_tps / r->limit_tps));
+    json_object_set_new(j, "predicted_tps", cli_json_real(r->predicted.tokens_per_s));
+    json_object_set_new(j, "prediction_error", cli_json_real(r->predicted.tokens_per_s / r->decode_tps - 1));
+    json_object_set_new(j, "compute_bytes_per_s", cli_json_real(r->predicted.compute_bytes_per_s));
     json_object_set_new(j, "wait_seconds", cli_json_real(r->memory.wait_seconds));
     json_object_set_new(j, "streamed_mb", cli_json_real((double)r->memory.streamed_bytes / 1e6));
     json_object_set_new(j, "loaded_mb", cli_json_real((double)r->memory.loaded_bytes / 1e6));
@@ -147,9 +153,9 @@ static json_t *row_json(const bench *b, const bench_row *r)
 static void row_print(const bench_row *r)
 {
     char a[32], c[32], d[32], e[32];
-    printf("%-11s %-11s %-11s %9.1f %9.2f  %-11s %6.2f GB/s %6.2f GB/s %9.2f %6.1f %%\n",
+    printf("%-11s %-11s %-11s %9.1f %9.2f %9.2f  %-11s %6.2f GB/s %6.2f GB/s %9.2f %6.1f %%\n",
            weir_size_text(r->plan.budget_bytes, a), weir_size_text(r->plan.planned_peak_bytes, c),
-           weir_size_text(r->memory.peak_bytes, d), r->prefill_tps, r->decode_tps,
+           weir_size_text(r->memory.peak_bytes, d), r->prefill_tps, r->decode_tps, r->predicted.tokens_per_s,
            weir_size_text((uint64_t)r->streamed_per_token, e), r->storage_bps / 1e9, r->memory_bps / 1e9,
            r->limit_tps, 100 * r->decode_tps / r->limit_tps);
     fflush(stdout);
@@ -162,12 +168,15 @@ static int bench_budgets(bench *b)
     int rc = CLI_OK;
     if (!b->common.json)
         printf("prefill of %u tokens, decoding of %u, median of %u round%s; limit: the slower of storage for "
-               "what streams\nand memory for all weights\n"
-               "%-11s %-11s %-11s %9s %9s  %-11s %11s %11s %9s %8s\n",
+               "what streams\nand of the kernels for all weights\n"
+               "%-11s %-11s %-11s %9s %9s %9s  %-11s %11s %11s %9s %8s\n",
                b->n_prompt, b->n_decode, b->n_rounds, b->n_rounds == 1 ? "" : "s", "budget", "planned",
-               "peak", "prefill/s", "decode/s", "read/token", "storage", "memory", "limit/s", "share");
+               "peak", "prefill/s", "decode/s", "predicted", "read/token", "storage", "memory", "limit/s",
+               "share");
     for (uint32_t i = 0; i < b->budgets.n && rc == CLI_OK; i++) {
-        bench_row row = {.plan.struct_size = sizeof row.plan, .memory.struct_size = sizeof row.memory};
+        bench_row row = {.plan.struct_size = sizeof row.plan,
+                         .memory.struct_size = sizeof row.memory,
+                         .predicted.struct_size = sizeof row.predicted};
         if (measure(b, b->budgets.bytes[i], &row, &err) != WEIR_OK)
             rc = cli_error("bench", &err);
         else if (b->common.json)

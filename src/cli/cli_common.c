@@ -185,6 +185,7 @@ int cli_load(cli_common *c, weir_model *model)
     c->load.profile = c->profile;
     c->load.progress = c->quiet ? NULL : cli_progress;
     c->load.progress_arg = (void *)(uintptr_t) "loading";
+    cli_announce_speed(c, model);
     weir_status status = weir_model_load(model, &c->load, &err);
     cli_progress_end();
     return status == WEIR_OK ? CLI_OK : cli_error(c->command, &err);

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 bool cli_is_terminal(FILE *f)
@@ -12,18 +13,41 @@ bool cli_is_terminal(FILE *f)
 
 static bool bar_open;
 
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* What is left at the pace so far, once that can be told and is worth telling. */
+static const char *time_left(double seconds, uint64_t done, uint64_t total, char *buf, size_t size)
+{
+    double left = done > 0 ? seconds * (double)(total - done) / (double)done : 0;
+    buf[0] = 0;
+    if (seconds < 2 || left < 1) return buf;
+    if (left < 90)
+        snprintf(buf, size, ", %.0f s left", left);
+    else
+        snprintf(buf, size, ", %.0f min left", left / 60);
+    return buf;
+}
+
 void cli_progress(void *arg, uint64_t done, uint64_t total)
 {
     static int last = -1;
+    static double start;
     if (!cli_is_terminal(stderr) || total == 0) return;
     int percent = (int)(100.0 * (double)done / (double)total);
     if (bar_open && percent == last) return;
+    if (!bar_open) start = seconds_now();
     last = percent;
-    char bar[41], a[32], b[32];
+    char bar[41], a[32], b[32], left[32];
     for (int i = 0; i < 40; i++) bar[i] = i * 100 < percent * 40 ? '#' : '.';
     bar[40] = 0;
-    fprintf(stderr, "\r%s [%s] %3d %% (%s of %s)  ", (const char *)arg, bar, percent, weir_size_text(done, a),
-            weir_size_text(total, b));
+    fprintf(stderr, "\r%s [%s] %3d %% (%s of %s%s)\033[K", (const char *)arg, bar, percent,
+            weir_size_text(done, a), weir_size_text(total, b),
+            time_left(seconds_now() - start, done, total, left, sizeof left));
     bar_open = true;
 }
 

@@ -1,4 +1,4 @@
-/* What storage delivers, in the reports of doctor. */
+/* What storage delivers and how fast a model will be with it, in reports and before a load. */
 #include "cli.h"
 
 #include <string.h>
@@ -21,6 +21,48 @@ void cli_print_storage(FILE *f, const char *path, const weir_storage *s)
         fprintf(f, "  this is no disk: as quick as memory (tmpfs, or pages that the system has cached)\n");
     else if (s->slow)
         fprintf(f, "  slow storage: it is read in the largest pieces\n");
+}
+
+void cli_announce_speed(const cli_common *c, weir_model *model)
+{
+    enum { STREAMS_MUCH = 64 << 20 };
+    const double worth_telling = 2; /* tokens per second */
+    weir_plan plan = {.struct_size = sizeof plan};
+    weir_storage s = {.struct_size = sizeof s};
+    weir_prediction p = {.struct_size = sizeof p};
+    weir_error err; /* whatever fails here, the load says it */
+    if (c->quiet || !cli_is_terminal(stderr)) return;
+    if (weir_model_plan(model, &c->load, &plan, &err) != WEIR_OK || !plan.fits) return;
+    if (plan.streamed_bytes_per_pass < STREAMS_MUCH) return;
+    if (weir_model_storage(model, false, &s, &err) != WEIR_OK) return;
+    if (s.bytes_per_s <= 0) {
+        fprintf(stderr, "measuring the storage, once ...");
+        weir_status status = weir_model_storage(model, true, &s, &err);
+        fprintf(stderr, "\r\033[K");
+        if (status != WEIR_OK || s.bytes_per_s <= 0) return;
+    }
+    double limit = s.bytes_per_s / (double)plan.streamed_bytes_per_pass;
+    if (!s.slow && limit > worth_telling) return;
+    if (weir_model_predict(model, &c->load, 0, &p, &err) != WEIR_OK) return;
+    char a[32], b[32];
+    if (p.seconds_per_token > 1)
+        snprintf(b, sizeof b, "%.1f s a token", p.seconds_per_token);
+    else
+        snprintf(b, sizeof b, "%.1f tokens/s", p.tokens_per_s);
+    fprintf(stderr, "about %s: each token reads %s from storage that gives %.0f MB/s\n", b,
+            weir_size_text(plan.streamed_bytes_per_pass, a), s.bytes_per_s / 1e6);
+}
+
+json_t *cli_json_prediction(const weir_prediction *p)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "tokens_per_s", cli_json_real(p->tokens_per_s));
+    json_object_set_new(j, "seconds_per_token", cli_json_real(p->seconds_per_token));
+    json_object_set_new(j, "limit_tokens_per_s", cli_json_real(p->limit_tokens_per_s));
+    json_object_set_new(j, "storage_bytes_per_s", cli_json_real(p->storage_bytes_per_s));
+    json_object_set_new(j, "compute_bytes_per_s", cli_json_real(p->compute_bytes_per_s));
+    json_object_set_new(j, "latency_seconds", cli_json_real(p->latency_seconds));
+    return j;
 }
 
 json_t *cli_json_storage(const weir_storage *s)

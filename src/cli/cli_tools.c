@@ -106,7 +106,8 @@ int cli_tokenize(int argc, char **argv)
     return rc;
 }
 
-static void print_plan(const weir_plan *p)
+/* predicted: NULL where nothing is. */
+static void print_plan(const weir_plan *p, const weir_prediction *predicted)
 {
     char a[32], b[32];
     printf("budget %s%s, %u session%s of %u tokens, prefill chunk %u, %u thread%s\n",
@@ -124,9 +125,15 @@ static void print_plan(const weir_plan *p)
                weir_size_text(p->weight_bytes_per_pass, a), weir_size_text(p->streamed_bytes_per_pass, b));
     else
         printf("does not fit: %s are missing\n", weir_size_text(p->missing_bytes, a));
+    if (predicted == NULL) return;
+    printf("about %.2f tokens/s: %.1f GB/s of weights computed", predicted->tokens_per_s,
+           predicted->compute_bytes_per_s / 1e9);
+    if (predicted->storage_bytes_per_s > 0)
+        printf(", %.2f GB/s from storage", predicted->storage_bytes_per_s / 1e9);
+    putchar('\n');
 }
 
-static int print_plan_json(const weir_plan *p)
+static int print_plan_json(const weir_plan *p, const weir_prediction *predicted)
 {
     json_t *accounts = json_object();
     for (uint32_t i = 0; i < p->n_accounts; i++)
@@ -149,6 +156,7 @@ static int print_plan_json(const weir_plan *p)
     json_object_set_new(j, "fits", json_boolean(p->fits));
     json_object_set_new(j, "budget_is_default", json_boolean(p->budget_is_default));
     json_object_set_new(j, "accounts", accounts);
+    json_object_set_new(j, "prediction", predicted != NULL ? cli_json_prediction(predicted) : json_null());
     return cli_json_print(j);
 }
 
@@ -156,10 +164,12 @@ int cli_plan(int argc, char **argv)
 {
     cli_common c;
     cli_common_init(&c, "plan");
-    cli_args a = {.command = "plan",
-                  .operand = "FILE",
-                  .summary =
-                      "Says what a budget would hold; nothing is loaded. Exit 1 when it does not fit."};
+    cli_args a = {
+        .command = "plan",
+        .operand = "FILE",
+        .summary =
+            "Says what a budget would hold and how fast it would be; nothing is loaded. Exit 1 when it "
+            "does not fit."};
     cli_add_model(&a, &c);
     cli_add_mem(&a, &c);
     cli_add_load(&a, &c);
@@ -176,10 +186,12 @@ int cli_plan(int argc, char **argv)
     if (weir_model_plan(model, &c.load, &plan, &err) != WEIR_OK) {
         rc = cli_error("plan", &err);
     } else {
+        weir_prediction p = {.struct_size = sizeof p};
+        bool known = plan.fits && weir_model_predict(model, &c.load, 0, &p, &err) == WEIR_OK;
         if (c.json)
-            rc = print_plan_json(&plan);
+            rc = print_plan_json(&plan, known ? &p : NULL);
         else
-            print_plan(&plan);
+            print_plan(&plan, known ? &p : NULL);
         if (rc == CLI_OK && !plan.fits) rc = CLI_FAILED;
     }
     weir_model_close(model);

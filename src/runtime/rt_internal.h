@@ -7,8 +7,8 @@
  *   rt_plan.c     a budget's plan               rt_report.c    planned against measured
  *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
  *   rt_load.c     placing and unplacing          rt_pass.c      passes that sessions share
- *                                               rt_storage.c  what storage delivers, remembered
  *   rt_answers.c  steps of several answers       rt_speculate*.c  guesses that a pass checks
+ *   rt_predict.c  how fast decoding will be      rt_storage.c   what storage delivers, remembered
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */
@@ -77,6 +77,7 @@ typedef struct rt_plan {
     uint64_t process_bytes;             /* to be booked by the load under PROCESS */
     uint32_t max_rows, max_outputs, max_batch;
     uint32_t kv_dtype;
+    uint32_t n_ops; /* of the program */
 } rt_plan;
 
 typedef struct rt_sampler rt_sampler;

@@ -294,6 +294,7 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
     if (measure_shape(p, c->max_rows, c->max_outputs, &shape, &none) == WEIR_OK) {
         v->weight_bytes_per_pass = shape->info.weight_bytes;
         v->macs_per_token = shape->info.macs_per_row;
+        out->n_ops = shape->info.n_ops;
         v->arena_saved_bytes =
             shape->info.unaliased_bytes - base_min(shape->info.arena_bytes, shape->info.unaliased_bytes);
     }

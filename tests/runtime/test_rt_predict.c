@@ -1,0 +1,146 @@
+/* Predictions and what is known of the storage: relations that hold on any machine (issue: no figure of this
+ * one). */
+#include "rt_test.h"
+
+static uint64_t held(const fixture *f)
+{
+    base_ledger_view v;
+    base_ledger_read(f->context->env, &v);
+    return v.bytes;
+}
+
+static weir_load_options budget_between(fixture *f, weir_model *m, double share)
+{
+    weir_plan plan = {.struct_size = sizeof plan};
+    weir_load_options o;
+    weir_load_options_init(&o);
+    o.ctx_tokens = 256;
+    assert_ok(f, weir_model_plan(m, &o, &plan, &f->err));
+    o.mem_bytes =
+        plan.smallest_bytes + (uint64_t)(share * (double)(plan.whole_bytes - plan.smallest_bytes)) + MIB;
+    return o;
+}
+
+static void test_relations(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 0.3);
+    weir_prediction slow = {0}, fast = {0};
+    uint64_t before = held(f);
+    assert_ok(f, weir_model_predict(m, &o, 1e6, &slow, &f->err));
+    assert_int_equal(held(f), before);
+    assert_true(slow.storage_bytes_per_s == 1e6);
+    assert_true(slow.compute_bytes_per_s > 0);
+    /* Storage of 1 MB/s is what it waits for, and it cannot be beaten. */
+    weir_plan plan = {.struct_size = sizeof plan};
+    assert_ok(f, weir_model_plan(m, &o, &plan, &f->err));
+    assert_true(plan.streamed_bytes_per_pass > 100000);
+    double limit = 1e6 / (double)plan.streamed_bytes_per_pass;
+    assert_true(fabs(slow.limit_tokens_per_s - limit) < 1e-6 * limit);
+    assert_true(slow.tokens_per_s <= limit * 1.0001 && slow.tokens_per_s > 0.8 * limit);
+    assert_true(fabs(slow.tokens_per_s * slow.seconds_per_token - 1) < 1e-9);
+    assert_ok(f, weir_model_predict(m, &o, 1e12, &fast, &f->err));
+    assert_true(fast.tokens_per_s > 2 * slow.tokens_per_s);
+    weir_model_close(m);
+}
+
+static void test_whole(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 1.5);
+    weir_prediction p = {0};
+    assert_ok(f, weir_model_predict(m, &o, 0, &p, &f->err));
+    assert_true(p.storage_bytes_per_s == 0);
+    assert_true(p.tokens_per_s > 0);
+    assert_true(p.tokens_per_s <= p.limit_tokens_per_s * 1.0001);
+    weir_model_close(m);
+}
+
+static void test_refused(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 0);
+    weir_prediction p = {0};
+    o.mem_bytes = 1 * MIB;
+    assert_int_equal(weir_model_predict(m, &o, 0, &p, &f->err), WEIR_ERR_BUDGET);
+    assert_mentions(f->err.message, "missing");
+    weir_model_close(m);
+}
+
+/* X5: each allocation of a prediction fails once; an error or the result, and nothing stays behind. */
+static void test_faults(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 0.3);
+    weir_prediction p = {0};
+    assert_ok(f, weir_model_predict(m, &o, 1e6, &p, &f->err));
+    uint64_t before = held(f);
+    uint32_t failed = 0, i = 0;
+    for (bool more = true; more; i += 3) {
+        char rule[64];
+        snprintf(rule, sizeof rule, "host_alloc:%u:for_good", i);
+        assert_ok(f, base_fault_parse(f->context->env, rule, &f->err));
+        weir_status status = weir_model_predict(m, &o, 1e6, &p, &f->err);
+        if (status != WEIR_OK) {
+            assert_int_equal(status, WEIR_ERR_OUT_OF_MEMORY);
+            failed++;
+        }
+        more = status != WEIR_OK;
+        base_fault_clear(f->context->env);
+        assert_int_equal(held(f), before);
+    }
+    assert_true(failed > 3);
+    weir_model_close(m);
+}
+
+/* Measured once, remembered by the next context, and not at all where the setting says so. */
+static void test_storage(void **state)
+{
+    fixture *f = *state;
+    char folder[256], file[300];
+    snprintf(folder, sizeof folder, "%s/cache", f->folder);
+    snprintf(file, sizeof file, "%s/storage", folder);
+    const char *path = make_model(f, "llama", 256);
+    weir_storage s = {0}, again = {0};
+    weir_model *m;
+    assert_ok(f, weir_context_set(f->context, "cache_folder", folder, &f->err));
+    assert_ok(f, weir_context_set(f->context, "io.probe", "off", &f->err));
+    assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
+    assert_ok(f, weir_model_storage(m, true, &s, &f->err));
+    assert_true(s.bytes_per_s == 0 && !s.fresh);
+    assert_ok(f, weir_context_set(f->context, "io.probe", "auto", &f->err));
+    assert_ok(f, weir_model_storage(m, false, &s, &f->err));
+    assert_true(s.bytes_per_s == 0 && !s.fresh);
+    assert_ok(f, weir_model_storage(m, true, &s, &f->err));
+    assert_true(s.bytes_per_s > 0 && s.fresh && s.depth > 0 && s.read_bytes >= 4096);
+    assert_ok(f, weir_model_storage(m, true, &again, &f->err));
+    assert_true(again.bytes_per_s == s.bytes_per_s && !again.fresh);
+    weir_model_close(m);
+    assert_int_equal(access(file, R_OK), 0);
+    assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
+    assert_ok(f, weir_model_storage(m, false, &again, &f->err));
+    assert_true(fabs(again.bytes_per_s / s.bytes_per_s - 1) < 1e-6 && again.measured_at == s.measured_at);
+    weir_model_close(m);
+    assert_ok(f, weir_storage_read(f->context, path, false, &again, &f->err));
+    assert_true(again.bytes_per_s > 0);
+    assert_int_equal(weir_storage_read(f->context, "/nowhere/at/all", false, &again, &f->err),
+                     WEIR_ERR_NOT_FOUND);
+    unlink(file);
+    rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_relations, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_whole, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_refused, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_faults, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_storage, fixture_setup, fixture_teardown),
+    };
+    return cmocka_run_group_tests_name("rt_predict", tests, NULL, NULL);
+}
