@@ -173,6 +173,7 @@ size_t kern_scratch_bytes(size_t k)
 
 size_t kern_attention_scratch_bytes(uint32_t n_positions, uint32_t head_dim)
 {
-    size_t floats = ((size_t)n_positions + 15) / 16 * 16 + 32 + 4 * (size_t)head_dim;
-    return size_of(floats, KERN_ATTENTION_HEADS * sizeof(float), 64);
+    size_t query = ((size_t)n_positions + 15) / 16 * 16 + 32 + 3 * (size_t)head_dim;
+    size_t wide = KERN_ATTENTION_WIDE * (size_t)(head_dim > 64 ? head_dim : 64);
+    return size_of(KERN_ATTENTION_QUERIES * query + wide, sizeof(float), 64);
 }

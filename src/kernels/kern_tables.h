@@ -48,10 +48,11 @@ void kern_ref_scale(float *x, size_t n, float s);
 void kern_ref_softcap(float *x, size_t n, float cap);
 float kern_ref_softmax(const float *x, size_t n, float inv_temperature, float *p);
 
-/* How many query heads' scores kern_attention_scratch_bytes leaves room for: a table may take so many heads
- * that share a cache head at once. Each head has (n_positions rounded up to 16) + 32 floats, then 4 x
- * head_dim floats. */
-#define KERN_ATTENTION_HEADS 4u
+/* What kern_attention_scratch_bytes leaves room for: so many queries (heads that share a cache head, of
+ * several rows) at once, each with (n_positions rounded up to 16) + 32 floats and 3 x head_dim floats; and a
+ * tile of K or V of so many positions, as floats. */
+#define KERN_ATTENTION_QUERIES KERN_ATTENTION_TOGETHER
+#define KERN_ATTENTION_WIDE    64u
 /* Scratch of a matrix product is at least this: tables pack bands of weight rows over stretches of k there.
  */
 #define KERN_SCRATCH_MIN ((size_t)192 << 10)

@@ -64,7 +64,9 @@ typedef struct kern_kv {
     uint32_t capacity; /* positions */
 } kern_kv;
 
-/* Attention of one query row and a range of query heads over positions [first, last] of one sequence. */
+/* Attention of a range of query heads over positions of one sequence: row 0 is at position last, row r at
+ * last + r, and all of them are stored. Row r attends over [f, last + r], f being first or, with a window,
+ * the larger of that and last + r + 1 - window. */
 typedef struct kern_attention {
     const float *q; /* [n_heads][head_dim] of this row, RoPE applied */
     float *out;     /* [n_heads][head_dim] */
@@ -73,7 +75,21 @@ typedef struct kern_attention {
     uint32_t first, last;
     float scale;   /* q is multiplied by it first */
     float softcap; /* 0: none; else s = softcap x tanh(s / softcap) */
+    uint32_t n_rows;
+    uint32_t window;             /* 0: none */
+    size_t q_stride, out_stride; /* floats between rows */
 } kern_attention;
+
+/* So many queries (heads of one cache head x rows) share what is read of the cache; more rows or heads than
+ * that in one call are taken in turns. */
+#define KERN_ATTENTION_TOGETHER 24u
+
+/* The first position that row r attends to. */
+static inline uint32_t kern_attention_first(const kern_attention *a, uint32_t r)
+{
+    uint32_t n = a->last + r + 1;
+    return a->window != 0 && n > a->window && n - a->window > a->first ? n - a->window : a->first;
+}
 
 typedef enum kern_glu { KERN_GLU_SILU, KERN_GLU_GELU } kern_glu; /* GELU in its tanh form */
 
@@ -111,7 +127,8 @@ weir_status kern_select(const char *name, const kern_table **out, weir_error *er
 /* Names of the sets this machine runs, best first, NULL-terminated. */
 const char *const *kern_available(void);
 
-/* Workspace of one worker for a product with row length k. */
+/* Workspace of one worker for a product with row length k; for attention whose rows, taken together, see up
+ * to n_positions. */
 size_t kern_scratch_bytes(size_t k);
 size_t kern_attention_scratch_bytes(uint32_t n_positions, uint32_t head_dim);
 

@@ -133,7 +133,8 @@ static kern_attention shape(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head
                             .head_dim = head_dim,
                             .first = first,
                             .last = last,
-                            .scale = 1.0f / sqrtf((float)head_dim)};
+                            .scale = 1.0f / sqrtf((float)head_dim),
+                            .n_rows = 1};
 }
 
 static void test_shapes(void **state)

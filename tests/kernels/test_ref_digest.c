@@ -111,8 +111,17 @@ static void test_attention(void **state)
             ref_table()->kv_store(&kv, KV_HEADS, DIM, p, row, row + KV_HEADS * DIM);
         }
         fill_floats(&r, PLAIN, q, COUNT(q));
-        kern_attention a = {
-            q, out, &kv, HEADS, KV_HEADS, DIM, POSITIONS - 630, POSITIONS - 1, 0.2f, half ? 20.0f : 0};
+        kern_attention a = {q,
+                            out,
+                            &kv,
+                            HEADS,
+                            KV_HEADS,
+                            DIM,
+                            POSITIONS - 630,
+                            POSITIONS - 1,
+                            0.2f,
+                            half ? 20.0f : 0,
+                            .n_rows = 1};
         ref_table()->attention(&a, 0, HEADS, scratch);
         add_floats(&d, out, COUNT(out));
         free(kv.k), free(kv.v), free(scratch);

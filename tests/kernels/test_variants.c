@@ -551,8 +551,8 @@ static void check_attention(pair_of_tables *t, shape s, uint32_t dtype, int mode
         t->ref->kv_store(&c.kv, s.n_kv_heads, s.head_dim, p, row, row + n_kv);
     }
     fill_floats(&t->rng, mode == SPECIAL ? EDGES : mode, q, n);
-    kern_attention a = {q,          want,    &c.kv,  s.n_heads, s.n_kv_heads,
-                        s.head_dim, s.first, s.last, 0.088388f, softcap};
+    kern_attention a = {q,       want,   &c.kv,     s.n_heads, s.n_kv_heads, s.head_dim,
+                        s.first, s.last, 0.088388f, softcap,   .n_rows = 1};
     t->ref->attention(&a, 0, s.n_heads, scratch);
     a.out = got;
     for (uint32_t cut = 0; cut <= s.n_heads; cut++) {

@@ -16,7 +16,7 @@ typedef struct cpu_task {
     const dev_op *op;
     kern_matmul matmul;
     size_t pieces; /* per row, where rows are cut */
-    uint32_t heads_per_item;
+    uint32_t heads_per_item, rows_per_item;
     uint8_t *rows; /* to be packed */
     uint32_t dtype;
     size_t group_bytes;
@@ -180,54 +180,102 @@ static uint32_t first_position(const dev_op *op, uint32_t last)
     return op->window != 0 && last >= op->window ? last - op->window + 1 : 0;
 }
 
-/* An item is heads_per_item heads of one row. */
+/* Rows from r on, up to n, that follow each other in one sequence. */
+static uint32_t rows_together(const dev_op *op, size_t r, size_t n)
+{
+    uint32_t rows = 1;
+
+    while (rows < n && op->sequence[r + rows] == op->sequence[r] &&
+           op->position[r + rows] == op->position[r] + (int32_t)rows)
+        rows++;
+    return rows;
+}
+
+/* An item is a piece of the heads of one cache head, for rows_per_item rows. Late rows see more and come
+ * first, so that what is left for the end is small. */
 static void attention_items(void *arg, uint32_t worker, size_t begin, size_t end)
 {
     const cpu_task *t = arg;
     const dev_op *op = t->op;
-    size_t per_row = op->n_heads / t->heads_per_item;
+    uint32_t shared = op->n_heads / op->n_kv_heads;
+    uint32_t pieces = (shared + t->heads_per_item - 1) / t->heads_per_item;
+    size_t per_group = (size_t)op->n_kv_heads * pieces;
+    size_t n_groups = (op->n_rows + t->rows_per_item - 1) / t->rows_per_item;
 
     for (size_t i = begin; i < end; i++) {
-        size_t r = i / per_row;
-        uint32_t head = (uint32_t)(i % per_row) * t->heads_per_item;
-        kern_kv kv = kv_of(op, r);
-        kern_attention a = {
-            .q = view_row(op->a, r),
-            .out = view_row(op->out, r),
-            .kv = &kv,
-            .n_heads = op->n_heads,
-            .n_kv_heads = op->n_kv_heads,
-            .head_dim = op->head_dim,
-            .last = (uint32_t)op->position[r],
-            .scale = op->f[0],
-            .softcap = op->f[1],
-        };
+        size_t r = (n_groups - 1 - i / per_group) * t->rows_per_item;
+        size_t r_end = base_min(r + t->rows_per_item, op->n_rows);
+        uint32_t part = (uint32_t)(i % per_group), first_head = part / pieces * shared;
+        uint32_t head = first_head + part % pieces * t->heads_per_item;
+        uint32_t head_end = (uint32_t)base_min(head + t->heads_per_item, first_head + shared);
 
-        a.first = first_position(op, a.last);
-        t->d->kern->attention(&a, head, head + t->heads_per_item, worker_scratch(t->d, worker));
+        for (uint32_t n; r < r_end; r += n) {
+            kern_kv kv = kv_of(op, r);
+            kern_attention a = {
+                .q = view_row(op->a, r),
+                .out = view_row(op->out, r),
+                .kv = &kv,
+                .n_heads = op->n_heads,
+                .n_kv_heads = op->n_kv_heads,
+                .head_dim = op->head_dim,
+                .last = (uint32_t)op->position[r],
+                .scale = op->f[0],
+                .softcap = op->f[1],
+                .window = op->window,
+                .q_stride = op->a.stride / sizeof(float),
+                .out_stride = op->out.stride / sizeof(float),
+            };
+
+            a.n_rows = n = rows_together(op, r, r_end - r);
+            t->d->kern->attention(&a, head, head_end, worker_scratch(t->d, worker));
+        }
     }
+}
+
+/* Heads of one cache head in an item: all, so that K and V are read once, unless that leaves workers idle.
+ * Reading costs about as much as two heads. */
+static uint32_t heads_per_item(const dev_cpu *d, size_t n_groups, uint32_t shared)
+{
+    uint32_t best = shared;
+    size_t least = SIZE_MAX;
+
+    for (uint32_t heads = shared; heads >= 1; heads--) {
+        size_t items = n_groups * ((shared + heads - 1) / heads);
+        size_t load = (items + d->n_threads - 1) / d->n_threads * (heads + 2);
+
+        if (load < least) {
+            least = load;
+            best = heads;
+        }
+    }
+    return best;
 }
 
 static weir_status run_attention(cpu_task *t, weir_error *err)
 {
     const dev_op *op = t->op;
     uint32_t shared = op->n_heads / op->n_kv_heads;
-    size_t cost = 0, items;
+    size_t cost = 0, n_groups, wanted = (size_t)t->d->n_threads * 8;
 
-    for (size_t r = 0; r < op->n_rows; r++) {
-        uint32_t last = (uint32_t)op->position[r];
-        uint32_t n = last - first_position(op, last) + 1;
+    /* Rows that follow each other share what they read, as far as that leaves enough items for all workers.
+     */
+    t->rows_per_item = (uint32_t)base_max(1, KERN_ATTENTION_TOGETHER / shared);
+    while (t->rows_per_item > 1 && op->n_rows * op->n_kv_heads / t->rows_per_item < wanted)
+        t->rows_per_item--;
+    for (size_t r = 0, start = 0; r < op->n_rows; r++) {
+        uint32_t last = (uint32_t)op->position[r], n;
 
+        if (r % t->rows_per_item == 0 || rows_together(op, r - 1, 2) < 2) start = r;
+        n = last - first_position(op, (uint32_t)op->position[start]) + 1; /* seen by the rows together */
         if (n > t->d->max_positions)
             return base_fail(err, WEIR_ERR_INTERNAL, "attention over %u positions, work space for %u", n,
                              t->d->max_positions);
         cost += (size_t)n * op->n_heads * op->head_dim / 2;
     }
-    /* Heads that share K and V go together once there are enough rows to keep all workers busy. */
-    items = op->n_rows * op->n_kv_heads;
-    t->heads_per_item = items >= (size_t)t->d->n_threads * 4 ? shared : 1;
-    items = op->n_rows * (op->n_heads / t->heads_per_item);
-    cpu_split(t->d, attention_items, t, items, 1, cost);
+    n_groups = (op->n_rows + t->rows_per_item - 1) / t->rows_per_item * op->n_kv_heads;
+    t->heads_per_item = heads_per_item(t->d, n_groups, shared);
+    cpu_split(t->d, attention_items, t, n_groups * ((shared + t->heads_per_item - 1) / t->heads_per_item), 1,
+              cost);
     return WEIR_OK;
 }
 

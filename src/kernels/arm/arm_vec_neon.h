@@ -14,16 +14,16 @@
 #define V_LANES   4
 #define V_BYTES   16
 /* 2 x 4 sums of floats, as many of integers, and what they come from fit the 32 registers. */
-#define V_TILE_TOKENS      4
-#define V_BAND_PANELS      16
-#define V_FEW_PANELS       2
-#define V_DOT_TOKENS       3
-#define V_BLOCK_ROWS       4
-#define V_BLOCK_TOKENS     6
-#define V_ATTENTION_HEADS  2
-#define V_ATTENTION_BLOCKS 2
-#define V_WIDE_BIAS        0
-#define V_INLINE           static inline __attribute__((always_inline, unused))
+#define V_TILE_TOKENS       4
+#define V_BAND_PANELS       16
+#define V_FEW_PANELS        2
+#define V_DOT_TOKENS        3
+#define V_BLOCK_ROWS        4
+#define V_BLOCK_TOKENS      6
+#define V_ATTENTION_BLOCKS  1
+#define V_ATTENTION_VECTORS 4
+#define V_WIDE_BIAS         0
+#define V_INLINE            static inline __attribute__((always_inline, unused))
 #if defined(__clang__)
 #define V_UNROLL _Pragma("unroll")
 #else

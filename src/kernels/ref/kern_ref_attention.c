@@ -84,5 +84,12 @@ static void attend_head(const kern_attention *a, uint32_t head, float *e)
 
 void kern_ref_attention(const kern_attention *a, uint32_t head_begin, uint32_t head_end, void *scratch)
 {
-    for (uint32_t h = head_begin; h < head_end; h++) attend_head(a, h, scratch);
+    for (uint32_t r = 0; r < a->n_rows; r++) {
+        kern_attention row = *a; /* as if it were the only one */
+        row.q += r * a->q_stride;
+        row.out += r * a->out_stride;
+        row.first = kern_attention_first(a, r);
+        row.last += r;
+        for (uint32_t h = head_begin; h < head_end; h++) attend_head(&row, h, scratch);
+    }
 }

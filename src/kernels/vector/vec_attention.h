@@ -1,20 +1,33 @@
-/* The cache's writer, and attention: query heads that share a cache head go together.
+/* The cache's writer, and attention: the query heads that share a cache head go together, and so do several
+ * rows of a prompt, so that a tile of K or V that was read (and widened) serves up to KERN_ATTENTION_QUERIES
+ * queries.
  *
  * Scores have sixteen positions side by side, as the cache keeps K: one fma per element of the head and block
  * of positions. The value sum has elements of the head side by side, and the positions one after the other.
- */
+ * Both run in register tiles of up to ATT_TILE queries:
+ *
+ *   scores:  queries x ATT_BLOCKS blocks of sixteen positions, over all elements of the head
+ *   values:  queries x ATT_CHUNK vectors of the output, over ATT_POSITIONS positions; the sums wait in
+ * scratch
+ *
+ * Rows end (and in a window begin) at different positions: queries of a tile do together what they have in
+ * common, and each row does its own edges alone. */
 #ifndef WEIR_VEC_ATTENTION_H
 #define WEIR_VEC_ATTENTION_H
 
 #include "vec_internal.h"
 #include "vec_math.h"
 
-#define ATT_PARTS  (16 / V_LANES)
-#define ATT_HEADS  V_ATTENTION_HEADS
-#define ATT_BLOCKS V_ATTENTION_BLOCKS
-#define ATT_CHUNK  4 /* vectors of the output at once */
+#define ATT_PARTS     (16 / V_LANES)
+#define ATT_TILE      6
+#define ATT_BLOCKS    V_ATTENTION_BLOCKS
+#define ATT_CHUNK     V_ATTENTION_VECTORS
+#define ATT_WIDTH     (ATT_CHUNK * V_LANES)
+#define ATT_POSITIONS 64 /* of a tile of the value sum */
 
-static_assert(V_ATTENTION_HEADS <= KERN_ATTENTION_HEADS, "scratch has room for so many heads");
+static_assert(ATT_BLOCKS * 16 <= KERN_ATTENTION_WIDE && ATT_POSITIONS <= KERN_ATTENTION_WIDE,
+              "room for a tile");
+static_assert(ATT_WIDTH <= 64, "room for a tile of values");
 
 static void store_k(const kern_kv *kv, size_t at, const float *x, size_t n)
 {
@@ -47,17 +60,37 @@ void V_NAME(kern_kv_store)(const kern_kv *kv, uint32_t n_kv_heads, uint32_t head
     }
 }
 
-/* One group of heads of one cache head. Scores and weights of head h stand at e + h * e_stride; index 0 is
- * position base, a multiple of 16 at or below first. */
+/* The queries of some heads of one cache head and of some rows: query i is head i % n_heads of row i /
+ * n_heads, both counted from the group's first. Index 0 of e is position base, a multiple of 16. */
 typedef struct att_group {
     const kern_attention *a;
     uint32_t head, n_heads, kv_head;
-    uint32_t base;
-    float *q; /* [n_heads][head_dim], scaled */
-    float *e;
+    uint32_t row, n_rows;
+    uint32_t n;
+    uint32_t base, end; /* positions that some query sees */
+    bool widens;        /* the cache holds halves, which more than one tile reads */
+    float *q;           /* scaled; of each tile of T queries: [head_dim][T] */
+    float *e;           /* [n][e_stride]: scores, then weights */
     size_t e_stride;
-    vf sum[ATT_HEADS];
+    float *acc, *total; /* [n][head_dim]: the segment's sum, and all before it */
+    float *wide;        /* a tile of K or V as floats */
+    float sum[KERN_ATTENTION_QUERIES];
 } att_group;
+
+static uint32_t query_last(const att_group *g, uint32_t i)
+{
+    return g->a->last + g->row + i / g->n_heads;
+}
+static uint32_t query_first(const att_group *g, uint32_t i)
+{
+    return kern_attention_first(g->a, g->row + i / g->n_heads);
+}
+/* Queries of each tile, so that tiles are about equal. */
+static uint32_t tile_queries(const att_group *g)
+{
+    uint32_t n_tiles = (g->n + ATT_TILE - 1) / ATT_TILE;
+    return (g->n + n_tiles - 1) / n_tiles;
+}
 
 V_INLINE vf att_load(const bool half, const void *cache, size_t i)
 {
@@ -69,194 +102,354 @@ V_INLINE vf att_load_n(const bool half, const void *cache, size_t i, size_t n)
     if (half) return v_load_f16_n((const uint8_t *)cache + 2 * i, n);
     return v_load_n((const float *)cache + i, n);
 }
-
-/* Scores of B blocks of sixteen positions from position on. */
-V_INLINE void score_blocks(const att_group *g, uint32_t position, const bool half, const int H, const int B)
+static const void *cache_at(const kern_kv *kv, const void *cache, size_t i)
 {
-    const kern_attention *a = g->a;
-    vf s[ATT_HEADS][ATT_BLOCKS][ATT_PARTS];
-    size_t k[ATT_BLOCKS];
-    V_UNROLL for (int b = 0; b < B; b++)
+    return (const char *)cache + i * (kv->dtype == BASE_F16 ? 2 : 4);
+}
+
+/* ---- scores ---- */
+
+typedef struct score_args {
+    const float *q; /* [head_dim][Q] */
+    const void *k[ATT_BLOCKS];
+    float *e;
+    size_t e_stride;
+    uint32_t head_dim;
+} score_args;
+typedef void score_fn(const score_args *a);
+
+V_INLINE void score_tile(const score_args *a, const bool half, const int Q, const int B)
+{
+    vf s[ATT_TILE][ATT_BLOCKS][ATT_PARTS];
+    V_UNROLL for (int q = 0; q < Q; q++)
     {
-        size_t block = (position + 16 * (uint32_t)b) % a->kv->capacity / 16;
-        k[b] = (block * a->n_kv_heads + g->kv_head) * a->head_dim * 16;
-        V_UNROLL for (int h = 0; h < H; h++)
-        {
-            V_UNROLL for (int p = 0; p < ATT_PARTS; p++) s[h][b][p] = v_zero();
-        }
-    }
-    for (uint32_t d = 0; d < a->head_dim; d++) {
         V_UNROLL for (int b = 0; b < B; b++)
         {
-            V_UNROLL for (int p = 0; p < ATT_PARTS; p++)
+            V_UNROLL for (int p = 0; p < ATT_PARTS; p++) s[q][b][p] = v_zero();
+        }
+    }
+    const float *query = a->q;
+    for (size_t i = 0; i < (size_t)a->head_dim * 16; i += 16, query += Q) {
+        vf k[ATT_BLOCKS][ATT_PARTS];
+        V_UNROLL for (int b = 0; b < B; b++)
+        {
+            V_UNROLL for (int p = 0; p < ATT_PARTS; p++) k[b][p] = att_load(half, a->k[b], i + p * V_LANES);
+        }
+        V_UNROLL for (int q = 0; q < Q; q++)
+        {
+            vf x = v_set(query[q]);
+            V_UNROLL for (int b = 0; b < B; b++)
             {
-                vf x = att_load(half, a->kv->k, k[b] + d * 16 + p * V_LANES);
-                V_UNROLL for (int h = 0; h < H; h++)
-                {
-                    s[h][b][p] = v_fma(v_set(g->q[(uint32_t)h * a->head_dim + d]), x, s[h][b][p]);
-                }
+                V_UNROLL for (int p = 0; p < ATT_PARTS; p++) s[q][b][p] = v_fma(x, k[b][p], s[q][b][p]);
             }
         }
     }
-    V_UNROLL for (int h = 0; h < H; h++)
+    V_UNROLL for (int q = 0; q < Q; q++)
     {
-        float *e = g->e + (size_t)h * g->e_stride + (position - g->base);
         V_UNROLL for (int b = 0; b < B; b++)
         {
-            V_UNROLL for (int p = 0; p < ATT_PARTS; p++) v_store(e + 16 * b + p * V_LANES, s[h][b][p]);
+            V_UNROLL for (int p = 0; p < ATT_PARTS; p++)
+                v_store(a->e + q * a->e_stride + 16 * b + p * V_LANES, s[q][b][p]);
         }
     }
 }
-V_INLINE void score_all(const att_group *g, const bool half, const int H)
+
+/* ---- values ---- */
+
+typedef struct value_args {
+    const float *e; /* of the first query, at the first position */
+    size_t e_stride;
+    const void *v; /* of the first position, at the first element */
+    size_t v_stride;
+    size_t n; /* positions */
+    float *acc;
+    size_t acc_stride;
+    size_t tail; /* elements, where they are less than a chunk of vectors: at most one vector */
+} value_args;
+typedef void value_fn(const value_args *a);
+
+V_INLINE void value_tile(const value_args *a, const bool half, const int Q, const int C, const bool tail)
 {
-    uint32_t position = g->base;
-    for (; position + 16 * (ATT_BLOCKS - 1) <= g->a->last; position += 16 * ATT_BLOCKS)
-        score_blocks(g, position, half, H, ATT_BLOCKS);
-    for (; position <= g->a->last; position += 16) score_blocks(g, position, half, H, 1);
+    vf acc[ATT_TILE][ATT_CHUNK];
+    V_UNROLL for (int q = 0; q < Q; q++)
+    {
+        V_UNROLL for (int c = 0; c < C; c++)
+        {
+            const float *from = a->acc + q * a->acc_stride + c * V_LANES;
+            acc[q][c] = tail ? v_load_n(from, a->tail) : v_load(from);
+        }
+    }
+    size_t v = 0;
+    for (const float *e = a->e, *end = a->e + a->n; e < end; e++, v += a->v_stride) {
+        vf x[ATT_CHUNK];
+        V_UNROLL for (int c = 0; c < C; c++)
+        {
+            x[c] = tail ? att_load_n(half, a->v, v, a->tail) : att_load(half, a->v, v + c * V_LANES);
+        }
+        V_UNROLL for (int q = 0; q < Q; q++)
+        {
+            vf w = v_set(e[q * a->e_stride]);
+            V_UNROLL for (int c = 0; c < C; c++) acc[q][c] = v_fma(w, x[c], acc[q][c]);
+        }
+    }
+    V_UNROLL for (int q = 0; q < Q; q++)
+    {
+        V_UNROLL for (int c = 0; c < C; c++)
+        {
+            float *to = a->acc + q * a->acc_stride + c * V_LANES;
+            if (tail)
+                v_store_n(to, acc[q][c], a->tail);
+            else
+                v_store(to, acc[q][c]);
+        }
+    }
 }
 
-/* Scores to weights e, 0 outside first ... last; returns their sum in all lanes. */
-static vf weigh(const kern_attention *a, uint32_t base, float *e)
+#define ATT_FUNCTIONS(Q, half, name)                                                                         \
+    static void scores_##name##_##Q(const score_args *a)                                                     \
+    {                                                                                                        \
+        score_tile(a, half, Q, ATT_BLOCKS);                                                                  \
+    }                                                                                                        \
+    static void score_##name##_##Q(const score_args *a)                                                      \
+    {                                                                                                        \
+        score_tile(a, half, Q, 1);                                                                           \
+    }                                                                                                        \
+    static void values_##name##_##Q(const value_args *a)                                                     \
+    {                                                                                                        \
+        value_tile(a, half, Q, ATT_CHUNK, false);                                                            \
+    }                                                                                                        \
+    static void value_##name##_##Q(const value_args *a)                                                      \
+    {                                                                                                        \
+        value_tile(a, half, Q, 1, true);                                                                     \
+    }
+#define ATT_EACH(half, name)                                                                                 \
+    ATT_FUNCTIONS(1, half, name)                                                                             \
+    ATT_FUNCTIONS(2, half, name)                                                                             \
+    ATT_FUNCTIONS(3, half, name)                                                                             \
+    ATT_FUNCTIONS(4, half, name)                                                                             \
+    ATT_FUNCTIONS(5, half, name)                                                                             \
+    ATT_FUNCTIONS(6, half, name)
+#define ATT_NAMES(what)                                                                                      \
+    {                                                                                                        \
+        what##_1, what##_2, what##_3, what##_4, what##_5, what##_6                                           \
+    }
+ATT_EACH(false, f32)
+ATT_EACH(true, f16)
+/* By [halves][whole tile or the least][queries - 1]. */
+static score_fn *const score_fns[2][2][ATT_TILE] = {{ATT_NAMES(scores_f32), ATT_NAMES(score_f32)},
+                                                    {ATT_NAMES(scores_f16), ATT_NAMES(score_f16)}};
+static value_fn *const value_fns[2][2][ATT_TILE] = {{ATT_NAMES(values_f32), ATT_NAMES(value_f32)},
+                                                    {ATT_NAMES(values_f16), ATT_NAMES(value_f16)}};
+
+/* ---- a group ---- */
+
+/* Scores of all queries for n_blocks blocks (ATT_BLOCKS or 1) from position on. */
+static void score_blocks(const att_group *g, uint32_t position, uint32_t n_blocks)
+{
+    const kern_attention *a = g->a;
+    const size_t block_size = (size_t)a->head_dim * 16;
+    score_args s = {.e_stride = g->e_stride, .head_dim = a->head_dim};
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        size_t block = (position + 16 * b) % a->kv->capacity / 16;
+        s.k[b] = cache_at(a->kv, a->kv->k, (block * a->n_kv_heads + g->kv_head) * block_size);
+        if (!g->widens) continue;
+        float *wide = g->wide + b * block_size;
+        for (size_t i = 0; i < block_size; i += V_LANES) v_store(wide + i, att_load(true, s.k[b], i));
+        s.k[b] = wide;
+    }
+    const bool half = a->kv->dtype == BASE_F16 && !g->widens;
+    for (uint32_t i = 0, tile = tile_queries(g); i < g->n; i += tile) {
+        uint32_t n = g->n - i < tile ? g->n - i : tile;
+        s.q = g->q + (size_t)i * a->head_dim;
+        s.e = g->e + i * g->e_stride + (position - g->base);
+        score_fns[half][n_blocks == 1][n - 1](&s);
+    }
+}
+
+/* Scores to weights e within first ... last; returns their sum in all lanes. What lies before and behind is
+ * left as anything. */
+static float weigh(const kern_attention *a, uint32_t base, uint32_t first, uint32_t last, float *e)
 {
     const vf lowest = v_castf(v_set32((int32_t)0xff800000)), cap = v_set(a->softcap);
-    const size_t first = a->first - base, end = (size_t)a->last - base + 1;
+    const size_t begin = first - base, start = begin / V_LANES * V_LANES, end = (size_t)last - base + 1;
     vf top = lowest, lanes[ATT_PARTS];
-    for (size_t i = 0; i < end; i += V_LANES) {
+    for (size_t i = start; i < end; i += V_LANES) {
         vf s = v_load(e + i);
-        if (a->softcap != 0.0f) s = v_mul(cap, v_tanh(v_div(s, cap)));
-        size_t from = first > i ? first - i : 0, to = end - i < V_LANES ? end - i : V_LANES;
-        s = v_between(from < V_LANES ? from : V_LANES, to, s, lowest);
-        v_store(e + i, s);
+        if (a->softcap != 0.0f) v_store(e + i, s = v_mul(cap, v_tanh(v_div(s, cap))));
+        if (i < begin || end - i < V_LANES)
+            s = v_between(i < begin ? begin - i : 0, end - i < V_LANES ? end - i : V_LANES, s, lowest);
         top = v_max(s, top);
     }
     const vf max = v_set(v_max_lane(top));
     for (int p = 0; p < ATT_PARTS; p++) lanes[p] = v_zero();
-    for (size_t i = 0; i < end; i += V_LANES) {
-        size_t from = first > i ? first - i : 0, to = end - i < V_LANES ? end - i : V_LANES;
+    for (size_t i = start; i < end; i += V_LANES) {
         vf x = v_exp(v_sub(v_load(e + i), max));
-        x = v_between(from < V_LANES ? from : V_LANES, to, x, v_zero());
+        if (i < begin || end - i < V_LANES)
+            x = v_between(i < begin ? begin - i : 0, end - i < V_LANES ? end - i : V_LANES, x, v_zero());
         v_store(e + i, x);
         lanes[i / V_LANES % ATT_PARTS] = v_add(lanes[i / V_LANES % ATT_PARTS], x);
     }
-    return v_set(v_tree(lanes));
+    return v_tree(lanes);
 }
 
-/* Positions [from, to) of one segment, which do not wrap around the cache: acc += e[p] x v[p][d ...]. */
-V_INLINE void value_run(const att_group *g, uint32_t from, uint32_t to, uint32_t d,
-                        vf acc[ATT_HEADS][ATT_CHUNK], const bool half, const int H, const int C,
-                        size_t n_tail)
+/* Queries i ... of one tile: the positions [from, to) of a tile that begins at p0. */
+static void value_run(const att_group *g, value_args *v, const char *v0, size_t v_bytes, bool half,
+                      uint32_t p0, uint32_t i, uint32_t n, size_t d, uint32_t from, uint32_t to)
+{
+    if (from >= to) return;
+    v->e = g->e + i * g->e_stride + (from - g->base);
+    v->v = v0 + (from - p0) * v_bytes;
+    v->n = to - from;
+    v->acc = g->acc + (size_t)i * g->a->head_dim + d;
+    value_fns[half][v->tail != 0][n - 1](v);
+}
+
+/* Elements d ... of all queries, over the positions [from, to), which do not wrap around the cache. */
+static void value_chunk(const att_group *g, uint32_t from, uint32_t to, uint32_t d)
 {
     const kern_attention *a = g->a;
-    const size_t stride = (size_t)a->n_kv_heads * a->head_dim;
-    size_t v = from % a->kv->capacity * stride + (size_t)g->kv_head * a->head_dim + d;
-    for (const float *e = g->e + (from - g->base), *end = g->e + (to - g->base); e < end; e++, v += stride) {
-        V_UNROLL for (int c = 0; c < C; c++)
-        {
-            vf x = n_tail ? att_load_n(half, a->kv->v, v, n_tail)
-                          : att_load(half, a->kv->v, v + (size_t)c * V_LANES);
-            V_UNROLL for (int h = 0; h < H; h++) acc[h][c] =
-                v_fma(v_set(e[(size_t)h * g->e_stride]), x, acc[h][c]);
+    const size_t stride = (size_t)a->n_kv_heads * a->head_dim, left = a->head_dim - d;
+    size_t tail = left >= ATT_WIDTH ? 0 : left < V_LANES ? left : V_LANES;
+    const bool half = a->kv->dtype == BASE_F16 && !g->widens;
+    const char *v0 =
+        cache_at(a->kv, a->kv->v, from % a->kv->capacity * stride + (size_t)g->kv_head * a->head_dim + d);
+    value_args v = {.e_stride = g->e_stride, .v_stride = stride, .acc_stride = a->head_dim, .tail = tail};
+    size_t v_bytes = stride * (half ? 2 : 4);
+    if (g->widens) {
+        for (uint32_t p = 0; p < to - from; p++) {
+            const char *row = v0 + p * stride * 2;
+            if (tail)
+                v_store_n(g->wide + p * ATT_WIDTH, att_load_n(true, row, 0, tail), tail);
+            else
+                for (size_t c = 0; c < ATT_WIDTH; c += V_LANES)
+                    v_store(g->wide + p * ATT_WIDTH + c, att_load(true, row, c));
+        }
+        v0 = (const char *)g->wide;
+        v.v_stride = ATT_WIDTH;
+        v_bytes = ATT_WIDTH * 4;
+    }
+    for (uint32_t i = 0, tile = tile_queries(g); i < g->n; i += tile) {
+        uint32_t n = g->n - i < tile ? g->n - i : tile;
+        /* What all see: rows begin and end one after the other. */
+        uint32_t low = query_first(g, i + n - 1), high = query_last(g, i) + 1;
+        low = low < from ? from : low > to ? to : low;
+        high = high > to ? to : high < low ? low : high;
+        for (uint32_t j = i, same; j < i + n; j += same) {
+            for (same = 1; j + same < i + n && query_last(g, j + same) == query_last(g, j);) same++;
+            uint32_t first = query_first(g, j), end = query_last(g, j) + 1;
+            value_run(g, &v, v0, v_bytes, half, from, j, same, d, first < from ? from : first,
+                      end < low ? end : low);
+        }
+        value_run(g, &v, v0, v_bytes, half, from, i, n, d, low, high);
+        for (uint32_t j = i, same; j < i + n; j += same) {
+            for (same = 1; j + same < i + n && query_last(g, j + same) == query_last(g, j);) same++;
+            uint32_t first = query_first(g, j), end = query_last(g, j) + 1;
+            value_run(g, &v, v0, v_bytes, half, from, j, same, d, first < high ? high : first,
+                      end < to ? end : to);
         }
     }
 }
-/* C vectors of the output from element d on; n_tail: the only one has so many elements, 0: all are full. */
-V_INLINE void value_chunk(const att_group *g, uint32_t d, const bool half, const int H, const int C,
-                          size_t n_tail)
+
+/* total += acc for the queries that see something of the segment from `begin` to before `end`. */
+static void fold_segment(const att_group *g, uint32_t begin, uint32_t end)
 {
-    const kern_attention *a = g->a;
-    vf total[ATT_HEADS][ATT_CHUNK], acc[ATT_HEADS][ATT_CHUNK];
-    V_UNROLL for (int h = 0; h < H; h++)
-    {
-        V_UNROLL for (int c = 0; c < C; c++) total[h][c] = acc[h][c] = v_zero();
+    const size_t n = g->a->head_dim;
+    for (uint32_t i = 0; i < g->n; i++) {
+        float *acc = g->acc + i * n, *total = g->total + i * n;
+        if (query_first(g, i) >= end || query_last(g, i) < begin) continue;
+        for (size_t d = 0; d < n; d += V_LANES) {
+            size_t left = n - d < V_LANES ? n - d : V_LANES;
+            v_store_n(total + d, v_add(v_load_n(total + d, left), v_load_n(acc + d, left)), left);
+        }
     }
-    for (uint32_t from = a->first; from <= a->last;) {
+    memset(g->acc, 0, g->n * n * sizeof(float));
+}
+
+static void value_all(const att_group *g)
+{
+    const uint32_t head_dim = g->a->head_dim, capacity = g->a->kv->capacity;
+    uint32_t from = query_first(g, 0), begin = from;
+    memset(g->acc, 0, (size_t)g->n * head_dim * sizeof(float));
+    memset(g->total, 0, (size_t)g->n * head_dim * sizeof(float));
+    while (from < g->end) {
+        uint32_t n = g->end - from, wrap = capacity - from % capacity;
         uint32_t segment = KERN_ATTENTION_SEGMENT - from % KERN_ATTENTION_SEGMENT;
-        uint32_t n = a->last - from + 1, wrap = a->kv->capacity - from % a->kv->capacity;
         if (n > segment) n = segment;
         if (n > wrap) n = wrap;
-        value_run(g, from, from + n, d, acc, half, H, C, n_tail);
+        if (n > ATT_POSITIONS) n = ATT_POSITIONS;
+        for (uint32_t d = 0; d < head_dim;) {
+            value_chunk(g, from, from + n, d);
+            d += head_dim - d >= ATT_WIDTH ? ATT_WIDTH : V_LANES;
+        }
         from += n;
-        if (from % KERN_ATTENTION_SEGMENT != 0 && from <= a->last) continue;
-        V_UNROLL for (int h = 0; h < H; h++)
-        {
-            V_UNROLL for (int c = 0; c < C; c++)
-            {
-                total[h][c] = v_add(total[h][c], acc[h][c]);
-                acc[h][c] = v_zero();
-            }
-        }
-    }
-    V_UNROLL for (int h = 0; h < H; h++)
-    {
-        float *out = a->out + (size_t)(g->head + (uint32_t)h) * a->head_dim + d;
-        V_UNROLL for (int c = 0; c < C; c++)
-        {
-            vf x = v_div(total[h][c], g->sum[h]);
-            if (n_tail)
-                v_store_n(out, x, n_tail);
-            else
-                v_store(out + c * V_LANES, x);
-        }
+        if (from % KERN_ATTENTION_SEGMENT != 0 && from < g->end) continue;
+        fold_segment(g, begin, from);
+        begin = from;
     }
 }
-V_INLINE void attend(att_group *g, const bool half, const int H)
-{
-    const uint32_t head_dim = g->a->head_dim;
-    uint32_t d = 0;
-    score_all(g, half, H);
-    for (int h = 0; h < H; h++) g->sum[h] = weigh(g->a, g->base, g->e + (size_t)h * g->e_stride);
-    for (; d + ATT_CHUNK * V_LANES <= head_dim; d += ATT_CHUNK * V_LANES)
-        value_chunk(g, d, half, H, ATT_CHUNK, 0);
-    for (; d + V_LANES <= head_dim; d += V_LANES) value_chunk(g, d, half, H, 1, 0);
-    if (d < head_dim) value_chunk(g, d, half, H, 1, head_dim - d);
-}
-#define ATTEND(H)                                                                                            \
-    static void attend_f16_##H(att_group *g)                                                                 \
-    {                                                                                                        \
-        attend(g, true, H);                                                                                  \
-    }                                                                                                        \
-    static void attend_f32_##H(att_group *g)                                                                 \
-    {                                                                                                        \
-        attend(g, false, H);                                                                                 \
-    }
-ATTEND(1)
-ATTEND(2)
-#if V_ATTENTION_HEADS == 4
-ATTEND(3)
-ATTEND(4)
-#endif
 
-static void attend_group(att_group *g)
+static void finish_group(const att_group *g)
 {
-    bool half = g->a->kv->dtype == BASE_F16;
-    switch (g->n_heads) {
-    case 1: half ? attend_f16_1(g) : attend_f32_1(g); return;
-    case 2: half ? attend_f16_2(g) : attend_f32_2(g); return;
-#if V_ATTENTION_HEADS == 4
-    case 3: half ? attend_f16_3(g) : attend_f32_3(g); return;
-    case 4: half ? attend_f16_4(g) : attend_f32_4(g); return;
-#endif
-    default: return;
+    const kern_attention *a = g->a;
+    for (uint32_t i = 0; i < g->n; i++) {
+        size_t head = g->head + i % g->n_heads, n = a->head_dim;
+        float *out = a->out + (g->row + i / g->n_heads) * a->out_stride + head * n;
+        const float *total = g->total + i * n;
+        for (size_t d = 0; d < n; d += V_LANES) {
+            size_t left = n - d < V_LANES ? n - d : V_LANES;
+            v_store_n(out + d, v_div(v_load_n(total + d, left), v_set(g->sum[i])), left);
+        }
     }
+}
+
+static void attend_group(att_group *g, float *scratch)
+{
+    const kern_attention *a = g->a;
+    const uint32_t head_dim = a->head_dim, tile = tile_queries(g);
+    g->base = query_first(g, 0) / 16 * 16;
+    g->end = query_last(g, g->n - 1) + 1;
+    g->widens = a->kv->dtype == BASE_F16 && g->n > tile;
+    /* At most sixteen more than the positions, rounded up: first and last may both cut a block. */
+    g->e_stride = (size_t)(g->end - 1 - g->base) / 16 * 16 + 16;
+    g->e_stride |= 16; /* an odd number of lines: rows of queries do not share their place in the caches */
+    g->wide = scratch;
+    g->q = g->wide + KERN_ATTENTION_WIDE * (size_t)(head_dim > 64 ? head_dim : 64);
+    g->acc = g->q + (size_t)KERN_ATTENTION_QUERIES * head_dim;
+    g->total = g->acc + (size_t)KERN_ATTENTION_QUERIES * head_dim;
+    g->e = g->total + (size_t)KERN_ATTENTION_QUERIES * head_dim;
+    for (uint32_t i = 0; i < g->n; i++) {
+        uint32_t at = i / tile * tile, n = g->n - at < tile ? g->n - at : tile;
+        const float *q =
+            a->q + (g->row + i / g->n_heads) * a->q_stride + (size_t)(g->head + i % g->n_heads) * head_dim;
+        for (size_t d = 0; d < head_dim; d++)
+            g->q[(size_t)at * head_dim + d * n + (i - at)] = q[d] * a->scale;
+    }
+    uint32_t position = g->base;
+    for (; position + 16 * (ATT_BLOCKS - 1) < g->end; position += 16 * ATT_BLOCKS)
+        score_blocks(g, position, ATT_BLOCKS);
+    for (; position < g->end; position += 16) score_blocks(g, position, 1);
+    for (uint32_t i = 0; i < g->n; i++)
+        g->sum[i] = weigh(a, g->base, query_first(g, i), query_last(g, i), g->e + i * g->e_stride);
+    value_all(g);
+    finish_group(g);
 }
 
 void V_NAME(kern_attention)(const kern_attention *a, uint32_t head_begin, uint32_t head_end, void *scratch)
 {
     const uint32_t shared = a->n_heads / a->n_kv_heads;
-    att_group g = {.a = a, .base = a->first / 16 * 16};
-    /* At most sixteen more than the positions, rounded up: first and last may both cut a block. */
-    g.e_stride = ((size_t)a->last - g.base) / 16 * 16 + 16;
-    g.e = scratch;
-    g.q = g.e + ATT_HEADS * g.e_stride;
+    att_group g = {.a = a};
     for (uint32_t head = head_begin; head < head_end; head += g.n_heads) {
         g.head = head;
         g.kv_head = head / shared;
         g.n_heads = (g.kv_head + 1) * shared - head;
         if (g.n_heads > head_end - head) g.n_heads = head_end - head;
-        if (g.n_heads > ATT_HEADS) g.n_heads = ATT_HEADS;
-        for (size_t i = 0; i < (size_t)g.n_heads * a->head_dim; i++)
-            g.q[i] = a->q[(size_t)head * a->head_dim + i] * a->scale;
-        attend_group(&g);
+        if (g.n_heads > KERN_ATTENTION_QUERIES) g.n_heads = KERN_ATTENTION_QUERIES;
+        for (g.row = 0; g.row < a->n_rows; g.row += g.n_rows) {
+            g.n_rows = KERN_ATTENTION_QUERIES / g.n_heads;
+            if (g.n_rows > a->n_rows - g.row) g.n_rows = a->n_rows - g.row;
+            g.n = g.n_rows * g.n_heads;
+            attend_group(&g, scratch);
+        }
     }
 }
 

@@ -6,17 +6,17 @@
 
 #include <immintrin.h>
 
-#define V_NAME(x)          x##_avx2
-#define V_LANES            8
-#define V_BYTES            32
-#define V_TILE_TOKENS      2
-#define V_BAND_PANELS      4
-#define V_FEW_PANELS       1
-#define V_DOT_TOKENS       3
-#define V_BLOCK_ROWS       2
-#define V_BLOCK_TOKENS     6
-#define V_ATTENTION_HEADS  2
-#define V_ATTENTION_BLOCKS 2
+#define V_NAME(x)           x##_avx2
+#define V_LANES             8
+#define V_BYTES             32
+#define V_TILE_TOKENS       2
+#define V_BAND_PANELS       4
+#define V_FEW_PANELS        1
+#define V_DOT_TOKENS        3
+#define V_BLOCK_ROWS        2
+#define V_BLOCK_TOKENS      6
+#define V_ATTENTION_BLOCKS  1
+#define V_ATTENTION_VECTORS 2
 /* Wide weights stay signed: their products go through |w| and the sign moved to the activation. */
 #define V_WIDE_BIAS 0
 #define V_INLINE    static inline __attribute__((always_inline, unused))

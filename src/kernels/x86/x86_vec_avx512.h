@@ -23,9 +23,9 @@
 /* The same for many tokens. */
 #define V_BLOCK_ROWS   4
 #define V_BLOCK_TOKENS 6
-/* Attention: query heads and blocks of sixteen positions at once. */
-#define V_ATTENTION_HEADS  4
-#define V_ATTENTION_BLOCKS 4
+/* Attention, of six queries at once: blocks of sixteen positions; vectors of the output. */
+#define V_ATTENTION_BLOCKS  4
+#define V_ATTENTION_VECTORS 4
 /* Weights that need all eight bits are kept as value + 128. */
 #define V_WIDE_BIAS 128
 #define V_INLINE    static inline __attribute__((always_inline, unused))
