@@ -348,3 +348,9 @@ bool base_file_exists(const char *path)
     struct stat st;
     return stat(path, &st) == 0;
 }
+
+bool base_file_is_at(const base_file *f, const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && st.st_ino == f->seen.st_ino && st.st_dev == f->seen.st_dev;
+}

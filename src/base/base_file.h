@@ -32,11 +32,17 @@ weir_status base_writer_write(base_writer *w, const void *data, size_t len, weir
 uint64_t base_writer_offset(const base_writer *w);
 weir_status base_writer_commit(base_writer *w, weir_error *err);
 void base_writer_destroy(base_writer *w); /* takes NULL */
+/* Commit then fails (INVALID_ARGUMENT) where the target exists by that time, and leaves it alone. */
+void base_writer_keep_existing(base_writer *w);
+/* Bytes that a file of this name could get on its disk; UINT64_MAX where the system does not say. */
+uint64_t base_disk_free(const char *path);
 
 /* A whole small file (configuration, prompt) as a NUL-terminated string; refuses more than max_bytes. */
 weir_status base_file_slurp(base_env *env, const char *path, size_t max_bytes, char **out, size_t *len,
                             weir_error *err);
 bool base_file_exists(const char *path);
+/* Whether a path names the file that is open, by whatever link. */
+bool base_file_is_at(const base_file *f, const char *path);
 /* Makes a folder where there is none yet. Errors: PERMISSION, IO (something else has the name, no parent). */
 weir_status base_folder_make(const char *path, weir_error *err);
 

@@ -7,10 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define WRITER_BUFFER_BYTES (64 << 10)
 #define NAME_ATTEMPTS       64
+/* So much is on its way to the disk while as much is written behind it; what has arrived leaves the page
+ * cache, where a large file would push out everything else. */
+#define WINDOW_BYTES (UINT64_C(8) << 20)
 
 struct base_writer {
     base_env *env;
@@ -18,6 +22,9 @@ struct base_writer {
     char *temporary;
     int fd;
     bool failed; /* a write failed: commit must not succeed */
+    bool keep_existing;
+    uint64_t in_file; /* bytes handed to the system */
+    uint64_t started; /* of them, told to go to the disk */
     uint64_t offset;
     size_t held; /* bytes in buffer */
     char buffer[WRITER_BUFFER_BYTES];
@@ -84,6 +91,21 @@ fail:
     return local.code;
 }
 
+/* A hint: errors show in the next write or when the file is committed. */
+static void write_behind(base_writer *w, uint64_t written)
+{
+    w->in_file += written;
+    if (w->in_file - w->started < WINDOW_BYTES) return;
+    off_t begin = (off_t)w->started, len = (off_t)(w->in_file - w->started);
+    sync_file_range(w->fd, begin, len, SYNC_FILE_RANGE_WRITE);
+    if (w->started >= WINDOW_BYTES) {
+        sync_file_range(w->fd, 0, begin,
+                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+        posix_fadvise(w->fd, 0, begin, POSIX_FADV_DONTNEED);
+    }
+    w->started = w->in_file;
+}
+
 static weir_status write_all(base_writer *w, const char *data, size_t len, weir_error *err)
 {
     int tries = 0;
@@ -92,6 +114,7 @@ static weir_status write_all(base_writer *w, const char *data, size_t len, weir_
         if (n > 0) {
             data += n;
             len -= (size_t)n;
+            write_behind(w, (uint64_t)n);
             tries = 0;
             continue;
         }
@@ -129,6 +152,23 @@ uint64_t base_writer_offset(const base_writer *w)
     return w->offset;
 }
 
+/* The temporary file gets its name; what had it before is replaced, unless it is to be kept. */
+static int put_in_place(base_writer *w)
+{
+    int rc = w->keep_existing ? renameat2(AT_FDCWD, w->temporary, AT_FDCWD, w->path, RENAME_NOREPLACE)
+                              : rename(w->temporary, w->path);
+    /* Some file systems cannot do that in one step. */
+    if (rc != 0 && w->keep_existing && (errno == EINVAL || errno == ENOSYS)) {
+        if (base_file_exists(w->path)) {
+            errno = EEXIST;
+            return -1;
+        }
+        rc = rename(w->temporary, w->path);
+    }
+    if (rc == 0) w->temporary[0] = '\0';
+    return rc;
+}
+
 weir_status base_writer_commit(base_writer *w, weir_error *err)
 {
     if (w->failed || w->fd < 0)
@@ -143,9 +183,30 @@ weir_status base_writer_commit(base_writer *w, weir_error *err)
         return fail_write(w, errno, "closing", err);
     }
     w->fd = -1;
-    if (rename(w->temporary, w->path) != 0) return fail_write(w, errno, "renaming", err);
-    w->temporary[0] = '\0';
+    if (put_in_place(w) != 0 && w->keep_existing && errno == EEXIST) {
+        w->failed = true;
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "%s: there is a file of this name by now; it was left alone", w->path);
+    }
+    if (w->temporary[0] != '\0') return fail_write(w, errno, "renaming", err);
     return WEIR_OK;
+}
+
+void base_writer_keep_existing(base_writer *w)
+{
+    w->keep_existing = true;
+}
+
+uint64_t base_disk_free(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    struct statvfs v;
+    int n = slash == NULL ? snprintf(folder, sizeof folder, ".")
+                          : snprintf(folder, sizeof folder, "%.*s/", (int)(slash - path), path);
+    if (n < 0 || (size_t)n >= sizeof folder || statvfs(folder, &v) != 0) return UINT64_MAX;
+    uint64_t bytes;
+    return base_mul(v.f_bavail, v.f_frsize, &bytes) ? bytes : UINT64_MAX;
 }
 
 void base_writer_destroy(base_writer *w)
