@@ -64,6 +64,15 @@ static weir_status check_part(const fmt_values *l, const char *path, uint64_t no
     return WEIR_OK;
 }
 
+static weir_status fail_packed_part(const char *path, weir_error *err)
+{
+    return base_fail(
+        err, WEIR_ERR_FORMAT,
+        "%s: a packed file that is part of a split model: packing writes one file; pack it again "
+        "from the original",
+        path);
+}
+
 /* Parts 2..count: their metadata is checked and dropped, their tensors stay. */
 static weir_status add_parts(fmt_model *m, const char *path, size_t prefix, uint32_t count, weir_error *err)
 {
@@ -71,6 +80,7 @@ static weir_status add_parts(fmt_model *m, const char *path, size_t prefix, uint
         fmt_values values = {0};
         fmt_arena arena = {0};
         uint32_t version;
+        bool packed;
         base_buf name;
         base_buf_init(&name, m->env, BASE_TAG_METADATA);
         weir_status s =
@@ -79,7 +89,8 @@ static weir_status add_parts(fmt_model *m, const char *path, size_t prefix, uint
             s = fmt_model_add_file(m, name.data, err);
             if (s != WEIR_OK) s = base_fail_context(err, s, "part %u of %u of a split model", no + 1, count);
         }
-        if (s == WEIR_OK) s = fmt_gguf_part(m, no, &values, &arena, &version, err);
+        if (s == WEIR_OK) s = fmt_gguf_part(m, no, &values, &arena, &version, &packed, err);
+        if (s == WEIR_OK && packed) s = fail_packed_part(name.data, err);
         if (s == WEIR_OK) s = check_part(&values, name.data, no, count, err);
         base_buf_finish(&name);
         fmt_values_finish(m->env, &values);
@@ -142,11 +153,13 @@ weir_status fmt_gguf_open(fmt_model *m, weir_error *err)
     uint32_t version;
     uint64_t count;
     weir_status s = start_at_first_part(m, &moved, err);
-    if (s == WEIR_OK) s = fmt_gguf_part(m, 0, &m->values, &m->arena, &version, err);
+    if (s == WEIR_OK) s = fmt_gguf_part(m, 0, &m->values, &m->arena, &version, &m->packed, err);
     if (s != WEIR_OK) return s;
     m->format = version == 2 ? "GGUF v2" : "GGUF v3";
+    if (m->packed) m->format = version == 2 ? "GGUF v2 packed" : "GGUF v3 packed";
     s = split_value(&m->values, m->path, "split.count", 0, &count, err);
     if (s != WEIR_OK) return s;
+    if (count > 1 && m->packed) return fail_packed_part(m->path, err);
     if (count > 1) return open_split(m, count, err);
     if (moved)
         return base_fail(err, WEIR_ERR_FORMAT,

@@ -7,6 +7,7 @@
 #ifndef WEIR_FMT_GGUF_H
 #define WEIR_FMT_GGUF_H
 
+#include "fmt_pack.h"
 #include "fmt_reader.h"
 #include "fmt_store.h"
 
@@ -16,8 +17,8 @@
 weir_status fmt_gguf_open(fmt_model *m, weir_error *err);
 
 /* Reads file number `file` of m: its metadata into `values` (strings into `arena`), its tensors behind those
- * of m. *version is the format's version. */
+ * of m. *version is the format's version, *packed whether it is a packed file. */
 weir_status fmt_gguf_part(fmt_model *m, uint32_t file, fmt_values *values, fmt_arena *arena,
-                          uint32_t *version, weir_error *err);
+                          uint32_t *version, bool *packed, weir_error *err);
 
 #endif

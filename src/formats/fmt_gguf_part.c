@@ -22,6 +22,7 @@ typedef struct part {
     uint32_t version;
     uint64_t n_tensors;
     uint64_t n_values;
+    fmt_pack pack;
 } part;
 
 static weir_status read_header(part *p, weir_error *err)
@@ -277,7 +278,9 @@ static weir_status read_tensor(part *p, uint64_t alignment, weir_error *err)
         if ((s = fmt_reader_u64(&p->r, &t.dims[i], "a dimension", err)) != WEIR_OK) return s;
     if ((s = fmt_reader_u32(&p->r, &t.dtype, "a tensor's type", err)) != WEIR_OK) return s;
     if ((s = fmt_reader_u64(&p->r, &t.offset, "a tensor's offset", err)) != WEIR_OK) return s;
+    if ((s = fmt_pack_entry(&p->pack, &t, p->path, at, err)) != WEIR_OK) return s;
     if ((s = fmt_tensor_size(&t, p->path, at, err)) != WEIR_OK) return s;
+    if ((s = fmt_pack_check_tensor(&t, p->path, at, err)) != WEIR_OK) return s;
     if (t.offset % alignment != 0)
         return base_fail(err, WEIR_ERR_FORMAT,
                          "%s: tensor \"%.200s\" (entry at offset %" PRIu64 "): its data offset %" PRIu64
@@ -310,7 +313,7 @@ static weir_status place_tensors(part *p, uint32_t first, uint64_t alignment, we
 }
 
 weir_status fmt_gguf_part(fmt_model *m, uint32_t file, fmt_values *values, fmt_arena *arena,
-                          uint32_t *version, weir_error *err)
+                          uint32_t *version, bool *packed, weir_error *err)
 {
     base_file *f = m->files[file];
     part p = {.m = m, .file = file, .path = base_file_path(f), .values = values, .arena = arena};
@@ -321,11 +324,14 @@ weir_status fmt_gguf_part(fmt_model *m, uint32_t file, fmt_values *values, fmt_a
     s = read_header(&p, err);
     for (uint64_t i = 0; s == WEIR_OK && i < p.n_values; i++) s = read_value(&p, err);
     if (s == WEIR_OK) s = find_alignment(&p, &alignment, err);
+    if (s == WEIR_OK) s = fmt_pack_read(&p.pack, values, alignment, p.path, err);
     /* Tensor names live as long as the model, whatever becomes of this part's metadata. */
     p.arena = &m->arena;
     for (uint64_t i = 0; s == WEIR_OK && i < p.n_tensors; i++) s = read_tensor(&p, alignment, err);
+    if (s == WEIR_OK) s = fmt_pack_check_digest(&p.pack, p.path, err);
     if (s == WEIR_OK) s = place_tensors(&p, first, alignment, err);
     *version = p.version;
+    *packed = p.pack.packed;
     fmt_reader_finish(&p.r);
     return s;
 }

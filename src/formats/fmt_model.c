@@ -101,6 +101,11 @@ const char *fmt_model_format(const fmt_model *m)
     return m->format;
 }
 
+bool fmt_model_is_packed(const fmt_model *m)
+{
+    return m->packed;
+}
+
 uint32_t fmt_model_n_files(const fmt_model *m)
 {
     return m->n_files;
@@ -134,6 +139,11 @@ uint64_t fmt_model_n_tensors(const fmt_model *m)
 const fmt_tensor *fmt_model_tensor(const fmt_model *m, uint64_t i)
 {
     return i < m->tensors.n ? &m->tensors.items[i] : NULL;
+}
+
+uint64_t fmt_model_tensor_index(const fmt_model *m, const fmt_tensor *t)
+{
+    return (uint64_t)(t - m->tensors.items);
 }
 
 const fmt_tensor *fmt_model_find_tensor(const fmt_model *m, const char *name)

@@ -49,11 +49,17 @@ typedef struct fmt_value {
     } v;
 } fmt_value;
 
-#define FMT_MAX_DIMS 4
+/* Packed files (`weir pack`): the layout they are written in, the kernels' own. */
+#define FMT_PACK_VERSION 1u
+#define FMT_PACK_ROWS    16u
+
+#define FMT_MAX_DIMS     4
 typedef struct fmt_tensor {
-    const char *name;            /* GGUF's name ("blk.0.attn_q.weight") */
-    const char *file_name;       /* the name in the file where that differs, else the same pointer */
-    uint32_t dtype;              /* base_dtype */
+    const char *name;      /* GGUF's name ("blk.0.attn_q.weight") */
+    const char *file_name; /* the name in the file where that differs, else the same pointer */
+    uint32_t dtype;        /* base_dtype */
+    bool packed; /* whole groups of FMT_PACK_ROWS rows are packed; then n_dims is 2 and there is one at least
+                  */
     uint32_t n_dims;             /* 1..4 */
     uint64_t dims[FMT_MAX_DIMS]; /* dims[0] runs fastest (the row length); unused ones are 1 */
     uint32_t file;               /* index for fmt_model_file */
@@ -64,11 +70,13 @@ typedef struct fmt_tensor {
 /* path: a .gguf file (of a split model: any part; all parts must be there), a .safetensors file, a
  * model.safetensors.index.json, or a folder with such files and config.json.
  * Errors: NOT_FOUND, PERMISSION, IO, TRUNCATED, FORMAT, UNSUPPORTED (a version, a type); each names file and
- * offset. */
+ * offset. A packed file of another version, or whose tensor table is not the one that was packed, is refused.
+ */
 weir_status fmt_model_open(base_env *env, const char *path, fmt_model **out, weir_error *err);
 void fmt_model_close(fmt_model *m); /* takes NULL */
 
-const char *fmt_model_format(const fmt_model *m); /* "GGUF v3", "safetensors" */
+const char *fmt_model_format(const fmt_model *m); /* "GGUF v3", "GGUF v3 packed", "safetensors" */
+bool fmt_model_is_packed(const fmt_model *m);
 uint32_t fmt_model_n_files(const fmt_model *m);
 base_file *fmt_model_file(const fmt_model *m, uint32_t i);
 
@@ -78,6 +86,7 @@ const fmt_value *fmt_model_find_value(const fmt_model *m, const char *key); /* N
 
 uint64_t fmt_model_n_tensors(const fmt_model *m);
 const fmt_tensor *fmt_model_tensor(const fmt_model *m, uint64_t i);
+uint64_t fmt_model_tensor_index(const fmt_model *m, const fmt_tensor *t);      /* of one of its own */
 const fmt_tensor *fmt_model_find_tensor(const fmt_model *m, const char *name); /* NULL when absent; hashed */
 
 /* Typed reads. A missing key gives `fallback`; a value of another type or out of [min, max] is FORMAT. */

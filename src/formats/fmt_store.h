@@ -60,6 +60,7 @@ struct fmt_model {
     char *path;         /* as given to open, for messages */
     char *dir;          /* folder of the side files; NULL when there are none */
     const char *format; /* static text */
+    bool packed;
     base_file **files;
     uint32_t n_files, cap_files;
     fmt_arena arena;

@@ -19,12 +19,23 @@ struct fmt_writer {
     fmt_arena arena;
     fmt_values values; /* keys only: to refuse a second one */
     fmt_tensors tensors;
-    base_buf pairs; /* GGUF's metadata as it will stand in the file */
+    base_buf pairs;   /* GGUF's metadata as it will stand in the file, less what is spliced in */
+    base_buf splices; /* of writer_splice */
+    uint64_t splice_bytes;
     uint64_t alignment;
+    bool packed;
+    size_t digest_at; /* in pairs: where the digest of the tensor table goes */
     bool writing;
     uint32_t tensor; /* whose data comes next */
     uint64_t done;   /* bytes of it that were given */
 };
+
+/* Bytes of another file that come in between the pairs. */
+typedef struct writer_splice {
+    size_t at; /* in pairs */
+    base_file *file;
+    uint64_t offset, bytes;
+} writer_splice;
 
 weir_status fmt_writer_create(base_env *env, fmt_writer_kind kind, const char *path, fmt_writer **out,
                               weir_error *err)
@@ -38,6 +49,7 @@ weir_status fmt_writer_create(base_env *env, fmt_writer_kind kind, const char *p
     w->kind = kind;
     w->alignment = kind == FMT_WRITE_GGUF ? FMT_GGUF_ALIGNMENT : 1;
     base_buf_init(&w->pairs, env, BASE_TAG_METADATA);
+    base_buf_init(&w->splices, env, BASE_TAG_METADATA);
     w->path = base_strdup(env, BASE_TAG_METADATA, path, err);
     weir_status s = w->path == NULL ? err->code : base_writer_create(env, path, &w->file, err);
     if (s != WEIR_OK) {
@@ -53,6 +65,7 @@ void fmt_writer_destroy(fmt_writer *w)
     if (w == NULL) return;
     base_env *env = w->env;
     base_writer_destroy(w->file);
+    base_buf_finish(&w->splices);
     base_buf_finish(&w->pairs);
     fmt_values_finish(env, &w->values);
     fmt_tensors_finish(env, &w->tensors);
@@ -186,6 +199,60 @@ weir_status fmt_writer_str_array(fmt_writer *w, const char *key, uint64_t count,
     return s;
 }
 
+/* A scalar as it stands in a file: integers have the same bits in v.u and v.i. */
+static weir_status append_scalar(base_buf *b, const fmt_value *v, weir_error *err)
+{
+    uint32_t bits, n = fmt_type_bytes(v->type);
+    uint64_t u = v->v.u;
+    float f = (float)v->v.f;
+    if (v->type == FMT_F32) {
+        memcpy(&bits, &f, sizeof bits);
+        u = bits;
+    }
+    return append_le(b, u, n, err);
+}
+
+weir_status fmt_writer_copy(fmt_writer *w, const fmt_model *m, const fmt_value *v, weir_error *err)
+{
+    bool skip;
+    if (v->type == FMT_STRING) return fmt_writer_str(w, v->key, v->v.str.data, err);
+    if (v->type != FMT_ARRAY) {
+        weir_status s = begin_pair(w, v->key, v->type, &skip, err);
+        return s == WEIR_OK && !skip ? append_scalar(&w->pairs, v, err) : s;
+    }
+    writer_splice splice = {.file = fmt_model_file(m, v->v.array.file)};
+    splice.offset = v->v.array.offset;
+    splice.bytes = v->v.array.bytes;
+    if (splice.file == NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s: the array \"%.200s\" is in no file", w->path,
+                         v->key);
+    weir_status s = begin_array(w, v->key, v->v.array.type, v->v.array.count, &skip, err);
+    if (s != WEIR_OK || skip) return s;
+    splice.at = w->pairs.len;
+    w->splice_bytes += splice.bytes;
+    return base_buf_append(&w->splices, &splice, sizeof splice, err);
+}
+
+weir_status fmt_writer_pack(fmt_writer *w, weir_error *err)
+{
+    bool skip;
+    if (w->kind != FMT_WRITE_GGUF)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s: only GGUF files can be packed", w->path);
+    weir_status s = fmt_writer_u32(w, "general.alignment", FMT_PACK_ALIGNMENT, err);
+    if (s == WEIR_OK) s = fmt_writer_u32(w, FMT_PACK_KEY_VERSION, FMT_PACK_VERSION, err);
+    if (s == WEIR_OK) s = fmt_writer_u32(w, FMT_PACK_KEY_ROWS, FMT_PACK_ROWS, err);
+    if (s == WEIR_OK) s = begin_pair(w, FMT_PACK_KEY_DIGEST, FMT_U64, &skip, err);
+    w->digest_at = w->pairs.len;
+    if (s == WEIR_OK) s = append_le(&w->pairs, 0, 8, err);
+    w->packed = s == WEIR_OK;
+    return s;
+}
+
+void fmt_writer_keep_existing(fmt_writer *w)
+{
+    base_writer_keep_existing(w->file);
+}
+
 static const char *safetensors_type(uint32_t dtype)
 {
     switch (dtype) {
@@ -209,7 +276,7 @@ static bool next_offset(const fmt_writer *w, uint64_t *offset)
     return true;
 }
 
-weir_status fmt_writer_tensor(fmt_writer *w, const char *name, uint32_t dtype, uint32_t n_dims,
+static weir_status add_tensor(fmt_writer *w, const char *name, uint32_t dtype, bool packed, uint32_t n_dims,
                               const uint64_t *dims, weir_error *err)
 {
     weir_status s = check_declaring(w, name, err);
@@ -228,10 +295,11 @@ weir_status fmt_writer_tensor(fmt_writer *w, const char *name, uint32_t dtype, u
                          "%s: tensor \"%.200s\": safetensors holds F32, F16, BF16 and I32, not type id %u",
                          w->path, name, dtype);
     weir_error local = {0};
-    fmt_tensor t = {.dtype = dtype, .n_dims = n_dims, .dims = {1, 1, 1, 1}};
+    fmt_tensor t = {.dtype = dtype, .packed = packed, .n_dims = n_dims, .dims = {1, 1, 1, 1}};
     for (uint32_t i = 0; i < n_dims; i++) t.dims[i] = dims[i];
     t.name = t.file_name = fmt_arena_copy(w->env, &w->arena, name, len, &local);
     s = t.name == NULL ? local.code : fmt_tensor_size(&t, w->path, 0, &local);
+    if (s == WEIR_OK) s = fmt_pack_check_tensor(&t, w->path, 0, &local);
     if (s == WEIR_OK && !next_offset(w, &t.offset))
         s = base_fail(&local, WEIR_ERR_FORMAT, "%s: too large", w->path);
     if (s == WEIR_OK) s = fmt_tensors_add(w->env, &w->tensors, &t, w->path, &local);
@@ -240,21 +308,101 @@ weir_status fmt_writer_tensor(fmt_writer *w, const char *name, uint32_t dtype, u
     return s == WEIR_OK ? s : base_fail(err, s, "%s", local.message);
 }
 
+weir_status fmt_writer_tensor(fmt_writer *w, const char *name, uint32_t dtype, uint32_t n_dims,
+                              const uint64_t *dims, weir_error *err)
+{
+    return add_tensor(w, name, dtype, false, n_dims, dims, err);
+}
+
+weir_status fmt_writer_packed_tensor(fmt_writer *w, const char *name, uint32_t dtype, const uint64_t *dims,
+                                     weir_error *err)
+{
+    if (!w->packed || base_dtype_get(dtype)->block_elements < 2)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "%s: tensor \"%.200s\" of type id %u cannot be packed in this file", w->path, name,
+                         dtype);
+    return add_tensor(w, name, dtype, true, 2, dims, err);
+}
+
+static uint32_t type_id(const fmt_tensor *t)
+{
+    return t->packed ? FMT_PACK_TYPE + t->dtype : t->dtype;
+}
+
+/* The bytes between magic and data; entries have name, n_dims, dims, type and offset. */
+static uint64_t gguf_head_bytes(const fmt_writer *w)
+{
+    uint64_t bytes = 4 + 4 + 8 + 8 + w->pairs.len + w->splice_bytes;
+    for (uint32_t i = 0; i < w->tensors.n; i++)
+        bytes += 8 + strlen(w->tensors.items[i].name) + 4 + 8 * w->tensors.items[i].n_dims + 4 + 8;
+    return bytes;
+}
+
+uint64_t fmt_writer_file_bytes(const fmt_writer *w)
+{
+    uint64_t head = gguf_head_bytes(w);
+    if (w->tensors.n == 0) return head;
+    const fmt_tensor *last = &w->tensors.items[w->tensors.n - 1];
+    return base_align_up(head, w->alignment) + last->offset + base_align_up(last->bytes, w->alignment);
+}
+
+static weir_status copy_splice(const fmt_writer *w, const writer_splice *splice, weir_error *err)
+{
+    enum { PIECE = 16 << 10 };
+    weir_error local = {0};
+    char *piece = base_alloc(w->env, BASE_TAG_IO, PIECE, &local);
+    weir_status s = local.code;
+    for (uint64_t done = 0; s == WEIR_OK && done < splice->bytes;) {
+        size_t n = (size_t)base_min(PIECE, splice->bytes - done);
+        s = base_file_read(splice->file, splice->offset + done, piece, n, &local);
+        if (s == WEIR_OK) s = base_writer_write(w->file, piece, n, &local);
+        done += n;
+    }
+    base_free(w->env, piece);
+    if (s != WEIR_OK && err != NULL) *err = local;
+    return s;
+}
+
+/* The pairs, with the arrays of other files between them. */
+static weir_status write_pairs(const fmt_writer *w, weir_error *err)
+{
+    const char *pairs = w->pairs.data;
+    const writer_splice *splices = (const void *)w->splices.data;
+    size_t at = 0, n = w->splices.len / sizeof *splices;
+    weir_status s = WEIR_OK;
+    for (size_t i = 0; i < n && s == WEIR_OK; i++) {
+        if (splices[i].at > at) s = base_writer_write(w->file, pairs + at, splices[i].at - at, err);
+        if (s == WEIR_OK) s = copy_splice(w, &splices[i], err);
+        at = splices[i].at;
+    }
+    if (s == WEIR_OK && at < w->pairs.len) s = base_writer_write(w->file, pairs + at, w->pairs.len - at, err);
+    return s;
+}
+
+static void set_digest(const fmt_writer *w)
+{
+    uint64_t digest = fmt_pack_digest_begin();
+    for (uint32_t i = 0; i < w->tensors.n; i++)
+        digest = fmt_pack_digest_add(digest, &w->tensors.items[i], type_id(&w->tensors.items[i]));
+    store_le((unsigned char *)w->pairs.data + w->digest_at, digest, 8);
+}
+
 static weir_status gguf_head(const fmt_writer *w, base_buf *b, weir_error *err)
 {
+    if (w->packed) set_digest(w);
     weir_status s = base_buf_append(b, "GGUF", 4, err);
     if (s == WEIR_OK) s = append_le(b, 3, 4, err);
     if (s == WEIR_OK) s = append_le(b, w->tensors.n, 8, err);
     if (s == WEIR_OK) s = append_le(b, w->values.n, 8, err);
     if (s == WEIR_OK) s = base_writer_write(w->file, b->data, b->len, err);
-    if (s == WEIR_OK && w->pairs.len > 0) s = base_writer_write(w->file, w->pairs.data, w->pairs.len, err);
+    if (s == WEIR_OK) s = write_pairs(w, err);
     b->len = 0;
     for (uint32_t i = 0; i < w->tensors.n && s == WEIR_OK; i++) {
         const fmt_tensor *t = &w->tensors.items[i];
         s = append_string(b, t->name, strlen(t->name), err);
         if (s == WEIR_OK) s = append_le(b, t->n_dims, 4, err);
         for (uint32_t k = 0; k < t->n_dims && s == WEIR_OK; k++) s = append_le(b, t->dims[k], 8, err);
-        if (s == WEIR_OK) s = append_le(b, t->dtype, 4, err);
+        if (s == WEIR_OK) s = append_le(b, type_id(t), 4, err);
         if (s == WEIR_OK) s = append_le(b, t->offset, 8, err);
     }
     return s;
@@ -315,6 +463,7 @@ static weir_status write_head(fmt_writer *w, weir_error *err)
     base_buf_finish(&b);
     if (s == WEIR_OK && w->tensors.n > 0) s = pad(w, err);
     /* The metadata of a large vocabulary is not needed any more. */
+    base_buf_finish(&w->splices);
     base_buf_finish(&w->pairs);
     w->writing = true;
     return s;

@@ -295,6 +295,20 @@ void mem_component_set_reader(mem_component *c, const mem_reader *reader)
     c->reader = *reader;
 }
 
+bool mem_component_weight(const mem_component *c, mem_weight_id id, mem_weight_info *out)
+{
+    if (id >= c->n_weights) return false;
+    const mem_weight *w = &c->weights[id];
+    *out = (mem_weight_info){.name = w->name,
+                             .n_rows = w->n_rows,
+                             .type = w->type,
+                             .row_bytes = w->row_bytes,
+                             .streamable = w->streamable,
+                             .by_row = w->by_row,
+                             .packed = w->packed};
+    return true;
+}
+
 uint32_t mem_component_n_units(const mem_component *c)
 {
     return c->n_units;

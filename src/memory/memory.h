@@ -68,6 +68,14 @@ typedef struct mem_unit_info {
     uint64_t resident_bytes; /* after mem_place */
     uint32_t n_weights;
 } mem_unit_info;
+typedef struct mem_weight_info {
+    const char *name;
+    uint32_t n_rows, type;
+    uint64_t row_bytes;
+    bool streamable, by_row, packed; /* as registered */
+} mem_weight_info;
+/* The weight with this number; false behind the last. Numbers count from 0. */
+bool mem_component_weight(const mem_component *c, mem_weight_id id, mem_weight_info *out);
 uint32_t mem_component_n_units(const mem_component *c);
 void mem_component_unit(const mem_component *c, uint32_t unit, mem_unit_info *out);
 

@@ -53,6 +53,23 @@ static weir_status check_type(const lm_model *lm, const fmt_tensor *t, weight_ki
     return WEIR_OK;
 }
 
+_Static_assert(FMT_PACK_ROWS == KERN_PACK_ROWS && FMT_PACK_VERSION == KERN_PACK_VERSION,
+               "files and kernels must agree on the packed layout");
+
+/* Only products read packed rows. */
+static weir_status check_packed(const lm_model *lm, const fmt_tensor *t, weight_kind kind, weir_error *err)
+{
+    if (!t->packed || (kind == KIND_MATRIX && kern_can_pack(t->dtype))) return WEIR_OK;
+    return base_fail(
+        err, WEIR_ERR_FORMAT,
+        "%s: the tensor %s is packed, which %s never is: damaged, or packed for another model; pack "
+        "it again from the original with this version of Weir",
+        base_file_path(fmt_model_file(lm->file, t->file)), t->file_name,
+        kind == KIND_MATRIX  ? base_dtype_get(t->dtype)->name
+        : kind == KIND_FIXED ? "a norm or bias"
+                             : "a table that is read by row");
+}
+
 /* Registers the tensor under `unit`. */
 static weir_status add_weight(lm_model *lm, uint32_t unit, const char *name, weight_kind kind, uint32_t cols,
                               uint32_t rows, graph_weight *out, weir_error *err)
@@ -66,6 +83,7 @@ static weir_status add_weight(lm_model *lm, uint32_t unit, const char *name, wei
                          base_file_path(fmt_model_file(lm->file, 0)), name, cols, rows);
     status = check_shape(lm, t, cols, rows, err);
     if (status == WEIR_OK) status = check_type(lm, t, kind, err);
+    if (status == WEIR_OK) status = check_packed(lm, t, kind, err);
     if (status != WEIR_OK) return status;
     desc.file = fmt_model_file(lm->file, t->file);
     desc.offset = t->offset;
@@ -73,6 +91,7 @@ static weir_status add_weight(lm_model *lm, uint32_t unit, const char *name, wei
     desc.streamable = kind == KIND_MATRIX || kind == KIND_TIED;
     desc.by_row = kind == KIND_BY_ROW || kind == KIND_TIED;
     desc.type = t->dtype;
+    desc.packed = t->packed;
     base_dtype_row_bytes(t->dtype, cols, &desc.row_bytes); /* cannot fail after check_type */
     status = mem_component_add_weight(lm->component, unit, &desc, &out->id, err);
     if (status != WEIR_OK) return status;
