@@ -106,7 +106,7 @@ WEIR_API void weir_model_close(weir_model *m); /* takes NULL; sessions must be d
 
 typedef struct weir_model_info {
     size_t struct_size;
-    const char *format;       /* "GGUF v3", "safetensors" */
+    const char *format;       /* "GGUF v3", "GGUF v3 packed", "safetensors" */
     const char *architecture; /* "llama" */
     const char *name;         /* "" where the file has none */
     const char *type;         /* the type most weight bytes have: "Q4_1" */
@@ -128,7 +128,7 @@ WEIR_API weir_status weir_model_get_info(const weir_model *m, weir_model_info *o
 WEIR_API bool weir_model_value(const weir_model *m, size_t i, const char **key, const char **type, char *buf,
                                size_t buf_size);
 typedef struct weir_tensor_info {
-    const char *name, *type;
+    const char *name, *type; /* "Q4_0", "Q4_0 packed" */
     uint32_t n_dims;
     uint64_t dims[4]; /* dims[0] runs fastest */
     const char *file;
@@ -433,11 +433,40 @@ typedef struct weir_synth_options {
     uint64_t seed;
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_arg;
+    bool (*stop)(void *arg); /* asked between pieces: true ends it with CANCELLED. May be NULL */
+    void *stop_arg;
 } weir_synth_options;
 WEIR_API void weir_synth_options_init(weir_synth_options *o);
 /* Writes a model with seeded random weights and a working tokenizer and chat template (ChatML). */
 WEIR_API weir_status weir_synth(weir_context *c, const weir_synth_options *o, const char *path,
                                 weir_error *err);
+
+/* ---------------------------------------------------------------- packed files */
+
+typedef struct weir_pack_options {
+    size_t struct_size;
+    bool force; /* replace a file that is there */
+    void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_arg;
+    bool (*stop)(void *arg); /* asked between pieces: true ends it with CANCELLED. May be NULL */
+    void *stop_arg;
+} weir_pack_options;
+WEIR_API void weir_pack_options_init(weir_pack_options *o);
+typedef struct weir_pack_result {
+    size_t struct_size;
+    uint64_t file_bytes;   /* of the new file */
+    uint64_t packed_bytes; /* of weights that are packed in it */
+    uint64_t other_bytes;  /* of tensors that are as they were: norms, tables that are read by row, floats */
+    uint32_t n_packed, n_other;
+} weir_pack_result;
+/* Writes the model as one GGUF file whose quantized matrices lie in the kernels' own layout, so that weights
+ * that stream need no other form either; same size, same results. The model is read through, whatever parts
+ * it has; it need not be loaded. Only Weir reads such a file, and only this version of the layout. Nothing is
+ * left behind where it fails. out may be NULL. Errors: UNSUPPORTED (no GGUF, packed already, nothing to
+ * pack), INVALID_ARGUMENT (path exists or is one of the model's files), IO (among others: no space),
+ * CANCELLED. */
+WEIR_API weir_status weir_pack(weir_model *m, const weir_pack_options *o, const char *path,
+                               weir_pack_result *out, weir_error *err);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@
  *   cli_common.c   opening, loading, errors   cli_inspect.c  inspect
  *   cli_interrupt.c  Ctrl-C                   cli_verify.c   verify
  *   cli_output.c   reports for people         cli_bench.c    bench
- *   cli_storage.c  what storage delivers
+ *   cli_storage.c  what storage delivers      cli_pack.c     pack
  *   cli_speculate.c  guesses                cli_bench_sessions.c, cli_bench_speculate.c  its other kinds
  *   cli_json.c     reports for scripts        cli_tools.c    synth, tokenize, plan, doctor
  *
@@ -58,9 +58,11 @@ typedef struct cli_settings {
 enum { CLI_MAX_OPTIONS = 48 };
 typedef struct cli_args {
     const char *command, *summary, *operand; /* operand: "FILE", or NULL where none is taken */
+    const char *output;                      /* a second one behind it: "OUT", or NULL */
     cli_option options[CLI_MAX_OPTIONS];
     uint32_t n_options;
     const char *value; /* the operand given */
+    const char *output_value;
     bool help;
 } cli_args;
 
@@ -138,6 +140,8 @@ void cli_catch_interrupt(weir_model *m, bool once);
 int cli_take_interrupt(void);
 int cli_pending_interrupt(void);
 void cli_release_interrupt(void);
+/* For what asks between its pieces whether to stop: true once a signal came. */
+bool cli_stop(void *arg);
 
 /* ---- reports for people ---- */
 void cli_progress(void *arg, uint64_t done,
@@ -201,6 +205,7 @@ int cli_chat(int argc, char **argv);
 int cli_inspect(int argc, char **argv);
 int cli_verify(int argc, char **argv);
 int cli_bench(int argc, char **argv);
+int cli_pack(int argc, char **argv);
 int cli_synth(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_plan(int argc, char **argv);

@@ -16,8 +16,8 @@ void cli_add(cli_args *a, const char *name, char letter, cli_kind kind, void *de
 
 static void print_help(const cli_args *a)
 {
-    printf("%s\n\nusage: weir %s [options]%s%s\n\n", a->summary, a->command, a->operand ? " " : "",
-           a->operand ? a->operand : "");
+    printf("%s\n\nusage: weir %s [options]%s%s%s%s\n\n", a->summary, a->command, a->operand ? " " : "",
+           a->operand ? a->operand : "", a->output ? " " : "", a->output ? a->output : "");
     for (uint32_t i = 0; i < a->n_options; i++) {
         const cli_option *o = &a->options[i];
         char left[64];
@@ -158,6 +158,10 @@ static int take_operand(cli_args *a)
 {
     const cli_option *model = find_letter(a, 'm');
     if (a->value == NULL || model == NULL) return CLI_OK;
+    if (a->output != NULL && a->output_value == NULL && *(const char **)model->dest != NULL) {
+        a->output_value = a->value;
+        return CLI_OK;
+    }
     if (*(const char **)model->dest != NULL)
         return cli_usage(a->command, "two models are given: %s and %s", *(const char **)model->dest,
                          a->value);
@@ -182,6 +186,8 @@ int cli_parse(cli_args *a, int argc, char **argv)
             if (rc != CLI_OK) return rc;
         } else if (a->operand != NULL && a->value == NULL) {
             a->value = word;
+        } else if (a->output != NULL && a->output_value == NULL) {
+            a->output_value = word;
         } else {
             return cli_usage(a->command, "'%s' belongs to no option%s; see weir %s --help", word,
                              a->operand == NULL && find_letter(a, 'm') ? " (a model goes behind -m)" : "",

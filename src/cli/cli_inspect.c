@@ -58,7 +58,7 @@ static void print_tensors(const weir_model *m, bool all)
         for (uint32_t d = 0; d < t.n_dims && len >= 0 && (size_t)len < sizeof dims; d++)
             len += snprintf(dims + len, sizeof dims - (size_t)len, "%s%llu", d ? " x " : "",
                             (unsigned long long)t.dims[d]);
-        printf("  %-36s %-7s %-20s offset %12llu %12s\n", cli_line_text(t.name, name, sizeof name), t.type,
+        printf("  %-36s %-11s %-20s offset %12llu %12s\n", cli_line_text(t.name, name, sizeof name), t.type,
                dims, (unsigned long long)t.offset, weir_size_text(t.bytes, a));
     }
     if (!all && n > FIRST) printf("  ... and %zu more (--all shows them)\n", n - FIRST);

@@ -37,6 +37,12 @@ int cli_take_interrupt(void)
     return sig;
 }
 
+bool cli_stop(void *arg)
+{
+    (void)arg;
+    return noted != 0;
+}
+
 void cli_release_interrupt(void)
 {
     signal(SIGINT, SIG_DFL);

@@ -19,6 +19,7 @@ static const command commands[] = {
     {"plan", cli_plan, "say what a budget would hold, before anything is loaded"},
     {"verify", cli_verify, "prove that budgets, threads, chunks and batches give the same bits"},
     {"bench", cli_bench, "measure prefill and decoding per budget, against their limit"},
+    {"pack", cli_pack, "write a model in the kernels' own layout, for faster streaming"},
     {"synth", cli_synth, "write a model with random weights, of any size"},
     {"tokenize", cli_tokenize, "text on standard input, token ids on standard output"},
     {"doctor", cli_doctor, "show the machine, its limits and the settings"},

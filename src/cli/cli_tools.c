@@ -49,13 +49,16 @@ int cli_synth(int argc, char **argv)
     o.tied = tied;
     o.progress = c.quiet ? NULL : cli_progress;
     o.progress_arg = (void *)(uintptr_t) "writing";
+    o.stop = cli_stop;
     weir_context *context;
     rc = cli_context(&c, &context);
     if (rc != CLI_OK) return rc;
     weir_error err;
+    cli_catch_interrupt(NULL, true);
     weir_status status = weir_synth(context, &o, path, &err);
     cli_progress_end();
     if (status != WEIR_OK) rc = cli_error("synth", &err);
+    cli_release_interrupt();
     weir_context_destroy(context);
     return rc;
 }

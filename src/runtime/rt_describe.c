@@ -101,13 +101,23 @@ bool weir_model_value(const weir_model *m, size_t i, const char **key, const cha
     return true;
 }
 
+static const char *tensor_type(const fmt_tensor *t)
+{
+    static const char *const packed[BASE_DTYPE_LIMIT] = {
+#define PACKED_NAME(id, name, elements, bytes) [id] = #name " packed",
+        BASE_DTYPE_MAP(PACKED_NAME)
+#undef PACKED_NAME
+    };
+    return t->packed && t->dtype < BASE_DTYPE_LIMIT ? packed[t->dtype] : base_dtype_get(t->dtype)->name;
+}
+
 bool weir_model_tensor(const weir_model *m, size_t i, weir_tensor_info *out)
 {
     if (i >= fmt_model_n_tensors(m->file)) return false;
     const fmt_tensor *t = fmt_model_tensor(m->file, i);
     *out = (weir_tensor_info){
         .name = t->name,
-        .type = base_dtype_get(t->dtype)->name,
+        .type = tensor_type(t),
         .n_dims = t->n_dims,
         .file = base_file_path(fmt_model_file(m->file, t->file)),
         .offset = t->offset,

@@ -6,9 +6,10 @@
  *   rt_describe.c what a file holds             rt_text.c      tokens and chat templates
  *   rt_plan.c     a budget's plan               rt_report.c    planned against measured
  *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
- *   rt_load.c     placing and unplacing          rt_pass.c      passes that sessions share
- *   rt_answers.c  steps of several answers       rt_speculate*.c  guesses that a pass checks
- *   rt_predict.c  how fast decoding will be      rt_storage.c   what storage delivers, remembered
+ *   rt_load.c     placing and unplacing         rt_pass.c      passes that sessions share
+ *   rt_answers.c  steps of several answers      rt_speculate*.c  guesses that a pass checks
+ *   rt_predict.c  how fast decoding will be     rt_storage.c   what storage delivers, remembered
+ *   rt_pack.c     packed files
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */

@@ -314,6 +314,8 @@ static weir_status write_tensor_data(rt_synth *s, fmt_writer *w, uint32_t index,
     uint64_t blocks = t->dims[0] * t->dims[1] / info->block_elements;
     size_t at_once = buf_bytes / info->block_bytes;
     while (blocks > 0) {
+        if (s->o.stop != NULL && s->o.stop(s->o.stop_arg))
+            return base_fail(err, WEIR_ERR_CANCELLED, "cancelled by the caller; nothing was written");
         size_t n = (size_t)base_min(blocks, at_once);
         rt_synth_fill(&stream, t->dtype, t->mean, t->std, n * info->block_elements, buf);
         weir_status status = fmt_writer_data(w, buf, n * info->block_bytes, err);
