@@ -59,15 +59,17 @@ WEIR_API const char *weir_size_text(uint64_t bytes, char *buf);
 typedef struct weir_machine {
     size_t struct_size;
     uint32_t n_cpus;
-    const char *const *cpu_sets;   /* instruction sets this machine runs, best first, NULL-terminated */
-    const char *cpu_set;           /* the one in use */
-    uint64_t total_bytes;          /* memory of the machine */
-    uint64_t available_bytes;      /* MemAvailable */
-    uint64_t cgroup_limit_bytes;   /* tightest, UINT64_MAX: none */
-    uint64_t cgroup_free_bytes;    /* with reclaimable cache counted as free; UINT64_MAX: none */
-    int cgroup_version;            /* 0, 1, 2 */
-    uint64_t reserve_bytes;        /* left free for others by the default budget */
-    uint64_t default_budget_bytes; /* what a run gets without --mem */
+    const char *const *cpu_sets;      /* instruction sets this machine runs, best first, NULL-terminated */
+    const char *cpu_set;              /* the one in use */
+    uint64_t total_bytes;             /* memory of the machine */
+    uint64_t available_bytes;         /* MemAvailable */
+    uint64_t cgroup_limit_bytes;      /* tightest, UINT64_MAX: none */
+    uint64_t cgroup_free_bytes;       /* with reclaimable cache counted as free; UINT64_MAX: none */
+    int cgroup_version;               /* 0, 1, 2 */
+    uint64_t reserve_bytes;           /* left free for others by the default budget */
+    uint64_t default_budget_bytes;    /* what a run gets without --mem */
+    bool packs;                       /* quantized weights that stay are put into the kernels' own layout */
+    uint32_t pack_version, pack_rows; /* of that layout; packed files must be of it */
 } weir_machine;
 WEIR_API weir_status weir_machine_read(weir_context *c, weir_machine *out, weir_error *err);
 

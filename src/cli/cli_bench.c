@@ -142,12 +142,26 @@ static json_t *row_json(const bench *b, const bench_row *r)
     json_object_set_new(j, "threads", json_integer(r->plan.n_threads));
     json_object_set_new(j, "ctx_tokens", json_integer(r->plan.ctx_tokens));
     json_object_set_new(j, "prefill_chunk", json_integer(r->plan.prefill_chunk));
+    json_object_set_new(j, "packed_mb", cli_json_real((double)r->memory.packed_bytes / 1e6));
+    json_object_set_new(j, "load_seconds", cli_json_real(r->memory.load_seconds));
     json_object_set_new(j, "reader", json_string(r->memory.reader));
     json_object_set_new(j, "depth_tokens", json_integer(b->depth));
     json_object_set_new(j, "prompt_tokens", json_integer(b->n_prompt));
     json_object_set_new(j, "decode_tokens", json_integer(b->n_decode));
     json_object_set_new(j, "rounds", json_integer(b->n_rounds));
     return j;
+}
+
+/* Which layout the weights had: behind the rows, since it seldom differs between them. */
+static void layout_print(const bench_row *r)
+{
+    char a[32], c[32];
+    if (r->memory.packed_bytes == 0)
+        printf("weights in memory: in their file's layout\n");
+    else
+        printf("weights in memory: %s of %s in the kernels' own layout, loaded in %.1f s\n",
+               weir_size_text(r->memory.packed_bytes, a), weir_size_text(r->memory.loaded_bytes, c),
+               r->memory.load_seconds);
 }
 
 static void row_print(const bench_row *r)
@@ -183,6 +197,7 @@ static int bench_budgets(bench *b)
             json_array_append_new(rows, row_json(b, &row));
         else
             row_print(&row);
+        if (!b->common.json && rc == CLI_OK && i + 1 == b->budgets.n) layout_print(&row);
     }
     if (b->common.json && rc == CLI_OK) return cli_json_print(rows);
     json_decref(rows);

@@ -153,6 +153,7 @@ void cli_print_memory(FILE *f, const cli_common *common, const weir_model *m)
         fprintf(f, " (%s: %s free, %s to work in, %s in reserve)", r.reason,
                 weir_size_text(room.free_bytes, a), weir_size_text(room.working_bytes, b),
                 weir_size_text(room.reserve_bytes, d));
+    if (r.packed_bytes > 0) fprintf(f, "; packed in memory: %s", weir_size_text(r.packed_bytes, a));
     fputc('\n', f);
     if (r.streamed_bytes > 0)
         fprintf(f, "storage  %s read (%s), computation waited %.2f s\n", weir_size_text(r.read_bytes, d),

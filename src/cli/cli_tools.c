@@ -218,6 +218,8 @@ static void print_machine(const weir_machine *m)
         printf("cgroup        no limit\n");
     printf("reserve       %s\nbudget        %s (what a run gets without --mem; swap and zram never count)\n",
            weir_size_text(m->reserve_bytes, a), weir_size_text(m->default_budget_bytes, b));
+    printf("layout        quantized weights that stay are %s (packed: groups of %u rows, version %u)\n",
+           m->packs ? "packed" : "in their file's layout", m->pack_rows, m->pack_version);
 }
 
 /* storage: NULL where no path was given, or nothing is known. */
@@ -242,6 +244,9 @@ static int print_machine_json(const weir_context *context, const weir_machine *m
                  {"default_budget_bytes", m->default_budget_bytes}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         json_object_set_new(j, sizes[i].name, cli_json_u64(sizes[i].bytes));
+    json_object_set_new(j, "packs", json_boolean(m->packs));
+    json_object_set_new(j, "pack_version", json_integer(m->pack_version));
+    json_object_set_new(j, "pack_rows", json_integer(m->pack_rows));
     json_object_set_new(j, "cgroup_version", json_integer(m->cgroup_version));
     json_object_set_new(j, "cgroup_limit_bytes", limited ? cli_json_u64(m->cgroup_limit_bytes) : json_null());
     json_object_set_new(j, "cgroup_free_bytes", limited ? cli_json_u64(m->cgroup_free_bytes) : json_null());

@@ -138,6 +138,9 @@ weir_status weir_machine_read(weir_context *c, weir_machine *out, weir_error *er
         .cgroup_limit_bytes = limits.cgroup_limit_bytes,
         .cgroup_free_bytes = limits.cgroup_free_bytes,
         .cgroup_version = limits.cgroup_version,
+        .packs = strcmp(base_settings_get(c->settings, "compute.pack"), "off") != 0,
+        .pack_version = KERN_PACK_VERSION,
+        .pack_rows = KERN_PACK_ROWS,
     };
     status = rt_default_budget(c, &limits, &m.default_budget_bytes, &m.reserve_bytes, err);
     if (status == WEIR_OK) *out = m;

@@ -62,7 +62,8 @@ static weir_status products_init(bench_products *b, const weir_model *m, const r
     if (b->out == NULL) return err->code;
     memset(b->act, 0x11, act_bytes);
     memset(b->block, 0x11, b->block_bytes);
-    bool packed = o->pack && b->device->table->can_pack(b->device, m->main_dtype);
+    bool packed =
+        (o->pack || fmt_model_is_packed(m->file)) && b->device->table->can_pack(b->device, m->main_dtype);
     b->op = (dev_op){.code = DEV_MATMUL,
                      .dtype = m->main_dtype,
                      .n_rows = 1,
@@ -71,7 +72,7 @@ static weir_status products_init(bench_products *b, const weir_model *m, const r
                      .out = {b->out, rows * sizeof(float)},
                      .w = {b->block, row_bytes},
                      .row_end = rows,
-                     .packed_rows = packed ? rows : 0};
+                     .packed_rows = packed ? base_align_down(rows, DEV_PACK_ROWS) : 0};
     return b->device->table->reserve_workspace(b->device, k, 16, h->head_dim, err);
 }
 

@@ -44,6 +44,14 @@ echo "the ship sails" | "$weir" tokenize -m "$tmp/m.gguf" >"$tmp/ids"
 echo "the ship sails" | "$weir" tokenize -m "$tmp/p.gguf" >"$tmp/out"
 check "the vocabulary came along" '[ -s "$tmp/ids" ] && cmp -s "$tmp/ids" "$tmp/out"'
 
+"$weir" doctor --json >"$tmp/out"
+check "doctor says which layout" '[ "$(field pack_version "$tmp/out")" = 1 ] && [ "$(field pack_rows "$tmp/out")" = 16 ] && "$weir" doctor | grep -q "^layout "'
+"$weir" bench "$tmp/p.gguf" --mem 40MiB --prompt-tokens 16 -n 4 --rounds 1 --json >"$tmp/out"
+check "bench says how much is packed" '[ "$(field packed_mb "$tmp/out")" != 0.0 ] && [ -n "$(field packed_mb "$tmp/out")" ]'
+"$weir" run -m "$tmp/m.gguf" --raw -p x -n 1 --json --set compute.pack=off >"$tmp/out"
+"$weir" run -m "$tmp/m.gguf" --raw -p x -n 1 --json --set compute.pack=auto >"$tmp/out2"
+check "compute.pack=off keeps the layout of the file" '[ "$(field packed_bytes "$tmp/out")" = 0 ] && [ "$(field packed_bytes "$tmp/out2")" -gt 1000000 ] && [ "$(field logits_hash "$tmp/out")" = "$(field logits_hash "$tmp/out2")" ]'
+
 # ---- refusals
 refused "no output: usage" 2 "no output is given" "$weir" pack "$tmp/m.gguf"
 refused "three files: usage" 2 "belongs to no option" "$weir" pack "$tmp/m.gguf" "$tmp/a" "$tmp/b"

@@ -292,6 +292,64 @@ static void stopped_synth_leaves_nothing(void **state)
     assert_int_equal(files_in(f->folder), before);
 }
 
+/* Values and every second tensor of a model, as part `no` of two. */
+static void write_part(fixture *f, const weir_model *m, const char *path, uint32_t no)
+{
+    const fmt_model *file = m->file;
+    fmt_writer *w;
+    assert_ok(f, fmt_writer_create(m->env, FMT_WRITE_GGUF, path, &w, &f->err));
+    for (uint64_t i = 0; no == 0 && i < fmt_model_n_values(file); i++)
+        assert_ok(f, fmt_writer_copy(w, file, fmt_model_value(file, i), &f->err));
+    assert_ok(f, fmt_writer_u32(w, "split.no", no, &f->err));
+    assert_ok(f, fmt_writer_u32(w, "split.count", 2, &f->err));
+    for (uint64_t i = no; i < fmt_model_n_tensors(file); i += 2) {
+        const fmt_tensor *t = fmt_model_tensor(file, i);
+        assert_ok(f, fmt_writer_tensor(w, t->name, t->dtype, t->n_dims, t->dims, &f->err));
+    }
+    for (uint64_t i = no; i < fmt_model_n_tensors(file); i += 2) {
+        const fmt_tensor *t = fmt_model_tensor(file, i);
+        void *data = malloc(t->bytes);
+        assert_non_null(data);
+        assert_ok(f, base_file_read(fmt_model_file(file, t->file), t->offset, data, t->bytes, &f->err));
+        assert_ok(f, fmt_writer_data(w, data, t->bytes, &f->err));
+        free(data);
+    }
+    assert_ok(f, fmt_writer_finish(w, &f->err));
+    fmt_writer_destroy(w);
+}
+
+static void a_split_model_becomes_one_file(void **state)
+{
+    fixture *f = *state;
+    weir_model *m, *split, *p;
+    weir_pack_result r;
+    char parts[2][256];
+    assert_ok(f, weir_model_open(f->context, make_typed(f, "qwen2", "Q4_1"), &m, &f->err));
+    for (uint32_t no = 0; no < 2; no++) {
+        snprintf(parts[no], sizeof parts[no], "%s/s-%05u-of-00002.gguf", f->folder, no + 1);
+        write_part(f, m, parts[no], no);
+    }
+    assert_ok(f, weir_model_open(f->context, parts[1], &split, &f->err));
+    assert_int_equal(fmt_model_n_files(split->file), 2);
+    weir_pack_options o;
+    weir_pack_options_init(&o);
+    o.force = true;
+    assert_int_equal(weir_pack(split, &o, parts[1], &r, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    pack_to(f, split, packed_path(f), &r);
+    assert_ok(f, weir_model_open(f->context, packed_path(f), &p, &f->err));
+    assert_int_equal(fmt_model_n_files(p->file), 1);
+    assert_null(fmt_model_find_value(p->file, "split.count"));
+    uint64_t hash = hash_of(f, m, 100, 1, 0, -1);
+    assert_int_equal(hash_of(f, split, 50, 1, 0, -1), hash);
+    assert_int_equal(hash_of(f, p, 50, 1, 0, -1), hash);
+    weir_model_close(p);
+    weir_model_close(split);
+    weir_model_close(m);
+    unlink(parts[0]);
+    unlink(parts[1]);
+    unlink(packed_path(f));
+}
+
 /* A tied head that is packed in memory still gives the rows of its table: hash of a real model. */
 static void a_real_model(void **state)
 {
@@ -322,6 +380,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refusals, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(failures_leave_nothing, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(stopped_synth_leaves_nothing, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(a_split_model_becomes_one_file, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(a_real_model, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
