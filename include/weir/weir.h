@@ -418,6 +418,85 @@ WEIR_API weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, dou
 WEIR_API weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s,
                                          weir_error *err);
 
+/* ---------------------------------------------------------------- capacity by formula */
+
+/* How a layer remembers the text before it. Bytes of one layer and session at t tokens:
+ *
+ *   FULL    keys and values of every token: t x (row(kv_heads x head_dim, key type) + row(kv_heads x
+ *           value_dim, value type)). Summed over layers with equal dimensions and one type this is the
+ *           standard 2 x layers x KV heads x head dim x tokens x bytes per value (grouped-query attention,
+ *           Ainslie et al. 2023).
+ *   WINDOW  the same for min(t, window) tokens (Mistral 7B, Jiang et al. 2023, section 2).
+ *   LATENT  one shared vector per token: t x row(latent_rank + rope_dim, key type); values are made from it
+ *           again (multi-head latent attention, DeepSeek-V2 report, section 2.1).
+ *   STATE   state_bytes, whatever t is (recurrent layers, such as Mamba's).
+ *
+ * row(n, type) is n / block x bytes of a block, rounded up to whole blocks: a Q8_0 block is 32 values in 34
+ * bytes, a Q4_0 block 32 in 18. t is rounded up to page_tokens, and a layer's bytes to align_bytes, first. */
+typedef enum weir_cache_kind {
+    WEIR_CACHE_FULL,
+    WEIR_CACHE_WINDOW,
+    WEIR_CACHE_LATENT,
+    WEIR_CACHE_STATE
+} weir_cache_kind;
+
+typedef struct weir_cache_layers { /* layers that are alike */
+    weir_cache_kind kind;
+    uint64_t n_layers;
+    uint64_t n_kv_heads, head_dim, value_dim; /* FULL, WINDOW; value_dim 0: as head_dim */
+    uint64_t window;                          /* WINDOW, in tokens */
+    uint64_t latent_rank, rope_dim;           /* LATENT; rope_dim may be 0 */
+    uint64_t state_bytes;                     /* STATE, of one layer and session */
+} weir_cache_layers;
+
+#define WEIR_MAX_CACHES 16
+typedef struct weir_formula {
+    size_t struct_size;
+    char architecture[64]; /* "" or what weir_formula_read found */
+    uint32_t n_caches;
+    weir_cache_layers caches[WEIR_MAX_CACHES];
+    uint64_t ctx_tokens;
+    char key_type[16], value_type[16]; /* a weight type's name, or bytes per value as a decimal number ("2",
+                                        * "0.5"); value_type "": as key_type */
+    uint64_t page_tokens;              /* caches grow by so many tokens; 0: 1 */
+    uint64_t align_bytes;              /* each layer's cache is a multiple; 0: 1 */
+    /* For sessions; total_bytes 0: not asked. */
+    uint64_t total_bytes, system_bytes, weight_bytes;
+    uint64_t workspace_bytes;    /* of each session, beside its cache */
+    uint64_t trained_ctx_tokens; /* 0, or what weir_formula_read found */
+    char unknown[256]; /* of weir_formula_read: what the file does not tell ("window"); "" where all is known
+                        */
+} weir_formula;
+WEIR_API void weir_formula_init(weir_formula *f); /* F16, nothing else */
+
+typedef struct weir_cache_bill {
+    weir_cache_kind kind;
+    uint64_t n_layers;
+    uint64_t tokens;                /* that each layer keeps */
+    uint64_t bytes_per_layer_token; /* 0 for STATE */
+    uint64_t bytes;                 /* of all these layers, one session */
+} weir_cache_bill;
+
+typedef struct weir_formula_result {
+    size_t struct_size;
+    uint32_t n_bills;
+    weir_cache_bill bills[WEIR_MAX_CACHES]; /* in the order of caches */
+    uint64_t kv_bytes;                      /* per session */
+    uint64_t next_token_bytes;              /* what one more token of context adds at ctx_tokens */
+    uint64_t session_bytes;                 /* kv + workspace */
+    uint64_t free_bytes;                    /* total - system - weights; 0 where that is negative */
+    uint64_t missing_bytes;                 /* for one session; 0 where one fits */
+    uint64_t sessions;                      /* max(0, floor(free / session)) (R14.4) */
+} weir_formula_result;
+/* All arithmetic is checked: INVALID_ARGUMENT names what is missing, zero, unknown or too large for 64 bits.
+ */
+WEIR_API weir_status weir_formula_evaluate(const weir_formula *f, weir_formula_result *out, weir_error *err);
+/* Layers and trained context from a Hugging Face config.json (or a folder with one) or a GGUF header, also of
+ * architectures that Weir does not run: sliding windows, hybrids with recurrent layers, latent attention.
+ * What the file does not tell stays 0 and is named in `unknown`. Other fields of *f stay as they are. Errors:
+ * NOT_FOUND, FORMAT, UNSUPPORTED where the kinds of layers cannot be told at all, ... */
+WEIR_API weir_status weir_formula_read(weir_context *c, const char *path, weir_formula *f, weir_error *err);
+
 /* ---------------------------------------------------------------- synthetic models */
 
 typedef struct weir_synth_options {

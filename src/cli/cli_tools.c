@@ -166,6 +166,8 @@ static int print_plan_json(const weir_plan *p, const weir_prediction *predicted)
 int cli_plan(int argc, char **argv)
 {
     cli_common c;
+    bool formula = false;
+    if (cli_wants_formula(argc, argv)) return cli_formula(argc, argv);
     cli_common_init(&c, "plan");
     cli_args a = {
         .command = "plan",
@@ -178,6 +180,8 @@ int cli_plan(int argc, char **argv)
     cli_add_load(&a, &c);
     cli_add_json(&a, &c);
     cli_add(&a, "sessions", 0, CLI_U32, &c.load.n_sessions, "N", "conversations at once (default 1)");
+    cli_add(&a, "formula", 0, CLI_FLAG, &formula, NULL,
+            "plan from plain numbers; see weir plan --formula --help");
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
     weir_context *context;

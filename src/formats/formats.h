@@ -9,5 +9,6 @@
 #include "fmt_writer.h"
 #include "fmt_tokenizer.h"
 #include "fmt_chat.h"
+#include "fmt_caches.h"
 
 #endif
