@@ -15,6 +15,7 @@
 #include "base_file.h"
 #include "base_aio.h"
 #include "base_hash.h"
+#include "base_cpus.h"
 #include "base_pool.h"
 #include "base_probe.h"
 #include "base_rng.h"

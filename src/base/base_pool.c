@@ -45,6 +45,7 @@ struct base_pool {
     uint32_t n_threads;
     uint32_t n_started; /* threads that run: n_threads - 1 once created */
     int64_t spin_ns;
+    base_cpus cpus; /* n = 0: nobody is bound */
     pool_worker *workers;
     base_task_fn fn;
     void *arg;
@@ -162,6 +163,7 @@ static void *worker_main(void *arg)
     pool_worker *w = arg;
     base_pool *p = w->pool;
     uint32_t seen = 0;
+    base_cpus_bind(&p->cpus, w->index, p->n_threads, NULL);
     while (wait_for_run(p, &seen)) {
         if (!enter(p, &seen)) continue;
         take_pieces(p, w->index);
@@ -170,7 +172,8 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-weir_status base_pool_create(base_env *env, uint32_t n_threads, base_pool **out, weir_error *err)
+weir_status base_pool_create_on(base_env *env, uint32_t n_threads, const base_cpus *cpus, base_pool **out,
+                                weir_error *err)
 {
     if (n_threads < 1 || n_threads > MAX_THREADS)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%u threads: between 1 and %d are possible",
@@ -184,6 +187,8 @@ weir_status base_pool_create(base_env *env, uint32_t n_threads, base_pool **out,
     if (p->workers == NULL) goto fail;
     /* A worker that spins on the processor of one that has work only delays it. */
     p->spin_ns = n_threads <= base_cpu_count() ? SPIN_NS : 0;
+    if (cpus != NULL) p->cpus = *cpus;
+    if (p->cpus.n != 0 && n_threads > p->cpus.n) p->spin_ns = 0;
     for (uint32_t i = 1; i < n_threads; i++) {
         pool_worker *w = &p->workers[i];
         char name[16];

@@ -31,11 +31,19 @@ void cli_add_mem(cli_args *a, cli_common *c)
             "hard budget for the whole process, such as 64MiB; default: what is free");
 }
 
+void cli_add_cpus(cli_args *a, cli_common *c)
+{
+    cli_add(a, "cpus", 0, CLI_TEXT, &c->cpus, "LIST",
+            "processors to compute on, such as 0,2-3; threads are bound to them");
+}
+
 void cli_add_load(cli_args *a, cli_common *c)
 {
     cli_add(a, "ctx", 0, CLI_U32, &c->load.ctx_tokens, "N",
             "context in tokens; default: the model's, 4096 at most, less where the budget is short");
-    cli_add(a, "threads", 0, CLI_U32, &c->load.n_threads, "N", "threads; default: all CPUs");
+    cli_add(a, "threads", 0, CLI_U32, &c->load.n_threads, "N",
+            "threads; 0 (default): as many as processors that Weir may use");
+    cli_add_cpus(a, c);
     cli_add(a, "chunk", 0, CLI_U32, &c->load.prefill_chunk, "N",
             "tokens per prefill pass; default: chosen from the budget");
     cli_add(a, "kv-type", 0, CLI_KV_TYPE, &c->load.kv_type, "TYPE", "key-value cache: f16 (default) or f32");
@@ -150,6 +158,11 @@ int cli_context(cli_common *c, weir_context **context)
             weir_context_destroy(*context);
             return rc;
         }
+    }
+    if (c->cpus != NULL && weir_context_set(*context, "compute.cpus", c->cpus, &err) != WEIR_OK) {
+        int rc = cli_error(c->command, &err);
+        weir_context_destroy(*context);
+        return rc;
     }
     c->context = *context;
     return CLI_OK;

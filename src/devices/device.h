@@ -112,6 +112,9 @@ struct dev_device {
 /* The CPU. cpu: a kern_select name. The device owns its pool of n_threads workers. */
 weir_status dev_cpu_create(base_env *env, const char *cpu, uint32_t n_threads, dev_device **out,
                            weir_error *err);
+/* The same with workers bound to processors; NULL: unbound. The caller binds itself (base_cpus_bind). */
+weir_status dev_cpu_create_on(base_env *env, const char *cpu, uint32_t n_threads, const base_cpus *cpus,
+                              dev_device **out, weir_error *err);
 static inline void dev_destroy(dev_device *d)
 {
     if (d != NULL) d->table->destroy(d);

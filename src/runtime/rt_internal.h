@@ -63,6 +63,7 @@ typedef struct rt_options {
     uint32_t n_sessions;
     uint32_t max_batch;
     uint32_t n_threads;
+    base_cpus cpus;         /* n = 0: unbound */
     uint32_t prefill_chunk; /* 0: choose */
     uint32_t kv_dtype;
     bool alias;
@@ -161,7 +162,7 @@ weir_status rt_default_budget(const weir_context *c, const base_memory_limits *l
 /* ---- rt_plan.c ---- */
 weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err);
 /* The device, and its memory added to *before. */
-weir_status rt_device_create(weir_model *m, uint32_t n_threads, base_ledger_view *before, dev_device **out,
+weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, dev_device **out,
                              weir_error *err);
 /* The plan for options on a device. OK with view.fits = false where the budget does not suffice; then `err`
  * is filled with the advice all the same. `before`: rt_ledger_read without what this load will allocate. */

@@ -124,7 +124,7 @@ static void unpack_row(void *arg, uint32_t type, const void *group, size_t row_b
 static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_options *o, weir_error *err)
 {
     base_ledger_view before = run->before;
-    weir_status status = rt_device_create(m, run->options.n_threads, &before, &run->device, err);
+    weir_status status = rt_device_create(m, &run->options, &before, &run->device, err);
     if (status != WEIR_OK) return status;
     status = rt_plan_make(m, &run->options, run->device, &before, &run->plan, err);
     if (status == WEIR_OK && !run->plan.view.fits) status = WEIR_ERR_BUDGET;

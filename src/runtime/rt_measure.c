@@ -138,6 +138,8 @@ weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *byt
 {
     weir_error failure = {0};
     base_pool *pool = NULL;
+    base_cpus cpus;
+    base_affinity before;
     void *block = NULL;
     uint64_t bytes = MEMORY_BYTES;
     *bytes_per_s = 0.0;
@@ -156,12 +158,15 @@ weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *byt
     }
     if (block == NULL) goto done;
     failure.code = WEIR_OK;
-    if (base_pool_create(c->env, n_threads != 0 ? n_threads : base_cpu_count(), &pool, &failure) != WEIR_OK)
+    if (base_cpus_parse(base_settings_get(c->settings, "compute.cpus"), &cpus, &failure) != WEIR_OK)
         goto done;
+    if (n_threads == 0) n_threads = cpus.n != 0 ? (uint32_t)base_min(cpus.n, 256) : base_cpu_count();
+    if (base_pool_create_on(c->env, n_threads, &cpus, &pool, &failure) != WEIR_OK) goto done;
     w->block = block;
     for (uint64_t i = 0; i < bytes / sizeof(uint64_t); i += 4096 / sizeof(uint64_t))
         ((uint64_t *)block)[i] = i + 1;
     double best = 0.0;
+    base_cpus_bind(&cpus, 0, n_threads, &before);
     for (int round = 0; round < MEMORY_ROUNDS; round++) {
         double start = base_now(c->env);
         base_pool_run(pool, read_pieces, w, bytes / MEMORY_PIECE, 4);
@@ -169,6 +174,7 @@ weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *byt
         double rate = (double)bytes / (seconds > 1e-9 ? seconds : 1e-9);
         if (rate > best) best = rate;
     }
+    base_cpus_restore(&before);
     *bytes_per_s = best;
 
 done:

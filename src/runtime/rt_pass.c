@@ -65,7 +65,10 @@ weir_status rt_pass_run(weir_model *m, rt_share *shares, size_t n, weir_error *e
         .output_rows = run->output_row,
         .cancel = &m->cancel,
     };
+    base_affinity before;
+    base_cpus_bind(&run->options.cpus, 0, run->options.n_threads, &before);
     weir_status status = graph_run(run->program, &batch, err);
+    base_cpus_restore(&before);
     if (status != WEIR_OK) return status;
     for (uint32_t i = 0, output = 0; i < n; output += shares[i++].n_outputs) {
         shares[i].logits = shares[i].n_outputs != 0 ? graph_result(run->program, output) : NULL;

@@ -78,15 +78,19 @@ weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_opt
         .mem_is_default = o->mem_bytes == 0,
         .ctx_tokens = o->ctx_tokens,
         .n_sessions = o->n_sessions != 0 ? o->n_sessions : 1,
-        .n_threads = o->n_threads != 0 ? o->n_threads : base_cpu_count(),
+        .n_threads = o->n_threads,
         .prefill_chunk = o->prefill_chunk,
         .kv_dtype = o->kv_type == WEIR_KV_F32 ? BASE_F32 : BASE_F16,
         .profile = o->profile,
     };
+    weir_status status =
+        base_cpus_parse(base_settings_get(m->context->settings, "compute.cpus"), &out->cpus, err);
+    if (status != WEIR_OK) return status;
+    if (out->n_threads == 0) out->n_threads = out->cpus.n != 0 ? out->cpus.n : base_cpu_count();
     if (out->n_threads > 256) out->n_threads = 256;
     if (out->prefill_chunk > RT_ROWS_MAX) out->prefill_chunk = RT_ROWS_MAX;
     out->max_batch = o->max_batch == 0 || o->max_batch > out->n_sessions ? out->n_sessions : o->max_batch;
-    weir_status status = read_settings(m->context, out, err);
+    status = read_settings(m->context, out, err);
     if (status != WEIR_OK || out->mem_bytes != 0) return status;
     base_memory_limits limits;
     status = rt_limits_read(m->context, &limits, err);
@@ -393,13 +397,13 @@ done:
     return status;
 }
 
-weir_status rt_device_create(weir_model *m, uint32_t n_threads, base_ledger_view *before, dev_device **out,
+weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, dev_device **out,
                              weir_error *err)
 {
     base_ledger_view without, with;
     base_ledger_read(m->env, &without);
-    weir_status status =
-        dev_cpu_create(m->env, base_settings_get(m->context->settings, "cpu"), n_threads, out, err);
+    weir_status status = dev_cpu_create_on(m->env, base_settings_get(m->context->settings, "cpu"),
+                                           o->n_threads, &o->cpus, out, err);
     if (status != WEIR_OK) return status;
     base_ledger_read(m->env, &with);
     for (int t = 0; t < BASE_TAG_COUNT; t++) before->tag_bytes[t] += with.tag_bytes[t] - without.tag_bytes[t];
@@ -427,7 +431,7 @@ weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan
     rt_ledger_read(m->context, &before);
     if (m->run != NULL) before = m->run->before;
     dev_device *device;
-    status = rt_device_create(m, options.n_threads, &before, &device, err);
+    status = rt_device_create(m, &options, &before, &device, err);
     if (status != WEIR_OK) return status;
     rt_plan plan;
     status = rt_plan_make(m, &options, device, &before, &plan, &advice);

@@ -190,7 +190,7 @@ weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double
     rt_ledger_read(m->context, &before);
     if (m->run != NULL) before = m->run->before;
     dev_device *device;
-    status = rt_device_create(m, options.n_threads, &before, &device, err);
+    status = rt_device_create(m, &options, &before, &device, err);
     if (status != WEIR_OK) return status;
     rt_plan plan;
     double seconds = 0;

@@ -53,6 +53,10 @@ refuse "two models" 2 "two models" "$weir" inspect "$tmp/m.gguf" -m "$tmp/m.gguf
 refuse "no prompt" 2 "no prompt" "$weir" run -m "$tmp/m.gguf"
 refuse "a word too many" 2 "stray" "$weir" inspect "$tmp/m.gguf" stray
 refuse "more threads than are possible" 2 "thread" $run --threads 100000
+refuse "a list of processors that is none" 2 "a list such as 0,2-3" $run --cpus 0-
+refuse "a list of processors upside down" 2 "a list such as 0,2-3" $run --cpus 3-1
+refuse "a processor that is not there" 2 "may not use processor" $run --cpus 0-1023
+refuse "the same by the setting" 2 "may not use processor" $run --set compute.cpus=0-1023
 refuse "an unknown instruction set" 2 "sse9" $run --set cpu=sse9
 refuse "an unknown setting" 2 "no.such" $run --set no.such=1
 refuse "a setting without a value" 2 "name=value" $run --set cpu

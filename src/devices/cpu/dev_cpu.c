@@ -162,6 +162,12 @@ static const dev_table cpu_table = {
 weir_status dev_cpu_create(base_env *env, const char *cpu, uint32_t n_threads, dev_device **out,
                            weir_error *err)
 {
+    return dev_cpu_create_on(env, cpu, n_threads, NULL, out, err);
+}
+
+weir_status dev_cpu_create_on(base_env *env, const char *cpu, uint32_t n_threads, const base_cpus *cpus,
+                              dev_device **out, weir_error *err)
+{
     const kern_table *kern;
     dev_cpu *d;
     weir_status status = kern_select(cpu, &kern, err);
@@ -173,7 +179,7 @@ weir_status dev_cpu_create(base_env *env, const char *cpu, uint32_t n_threads, d
     d->env = env;
     d->kern = kern;
     d->n_threads = n_threads;
-    status = base_pool_create(env, n_threads, &d->pool, err);
+    status = base_pool_create_on(env, n_threads, cpus, &d->pool, err);
     if (status != WEIR_OK) {
         base_free(env, d);
         return status;
