@@ -23,7 +23,9 @@
 #define V_ATTENTION_BLOCKS  1
 #define V_ATTENTION_VECTORS 4
 #define V_WIDE_BIAS         0
-#define V_INLINE            static inline __attribute__((always_inline, unused))
+/* How far before its use a packed weight is asked for, in bytes. */
+#define V_PACKED_AHEAD 1024
+#define V_INLINE       static inline __attribute__((always_inline, unused))
 #if defined(__clang__)
 #define V_UNROLL _Pragma("unroll")
 #else
@@ -380,6 +382,13 @@ V_INLINE vf v_load_f16_n(const uint8_t *p, size_t n)
 V_INLINE vf v_load_bf16(const uint8_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+}
+/* V_LANES bytes as unsigned numbers. */
+V_INLINE vi v_load_u8(const uint8_t *p)
+{
+    uint32_t x;
+    memcpy(&x, p, sizeof x);
+    return v_fromu32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(x)))));
 }
 V_INLINE vf v_load_bf16_n(const uint8_t *p, size_t n)
 {

@@ -1,21 +1,41 @@
-/* The weight types: for each, the function that packs blocks of V_LANES rows into a panel, the one that
- * multiplies them with a single token without a panel, its tiles, and what these need to know. */
+/* The weight types: for each, the function that packs blocks of V_LANES rows into a panel, those that
+ * multiply them with a few tokens without a panel, its tiles, and what these need to know. */
 #ifndef WEIR_VEC_TYPES_H
 #define WEIR_VEC_TYPES_H
 
 #include "vec_tile.h"
 
+/* Vectors of rows in a packed group, and in all groups that are read side by side: memory gives more to
+ * several streams than to one. */
+#define PARTS          (KERN_PACK_ROWS / V_LANES)
+#define DIRECT_GROUPS  4
+#define DIRECT_VECTORS (DIRECT_GROUPS * PARTS)
+
+/* Rows that meet tokens without a panel, over all of k. */
+typedef struct direct_args {
+    direct_tokens tokens; /* of the first block */
+    size_t n_blocks;
+    row_set *rows;                       /* in the file's layout: V_LANES rows; */
+    const uint8_t *group[DIRECT_GROUPS]; /* packed: so many groups */
+    size_t n_groups;
+    float *out; /* first row and token */
+    size_t out_stride;
+    size_t n_rows;     /* written at most */
+    const float *bias; /* of the first row, or NULL */
+} direct_args;
+
 typedef void pack_fn(row_set *s, size_t block, size_t n, char *panel);
-typedef void direct_fn(row_set *s, size_t block, const tile_args *a);
+typedef void direct_fn(const direct_args *a);
 
 typedef struct quant_type {
     uint16_t block, block_bytes, panel_bytes;
     uint8_t sub;  /* elements per sub-block: 32, 16 */
     uint8_t bias; /* added to the weights */
     bool min;
-    pack_fn *pack;
-    direct_fn *direct;
     tile_fn *const *tiles;
+    pack_fn *pack[2];                 /* from the file's layout, from a packed group */
+    direct_fn *one;                   /* V_LANES rows in the file's layout, one token */
+    direct_fn *direct[DIRECT_TOKENS]; /* packed groups, 1 ... tokens */
 } quant_type;
 
 /* While a block of V_LANES rows is worked on, as many bytes of the next band come in: sixteen rows side by
@@ -29,7 +49,6 @@ V_INLINE void prefetch_ahead(row_set *s, const int bytes)
     }
     s->ahead += bytes;
 }
-
 /* Row pointers are to be read from memory for each block: there are more than registers, and compilers that
  * carry them through the loop park them in vector registers, which costs more. */
 V_INLINE row_set *in_memory(row_set *s)
@@ -38,61 +57,155 @@ V_INLINE row_set *in_memory(row_set *s)
     return s;
 }
 
-V_INLINE token_32 token_32_begin(const tile_args *a, vf acc)
+/* Block i of V_LANES rows; of a packed group, those from `lane` on. */
+V_INLINE block_at file_block(row_set *s, size_t i, const size_t bytes)
 {
-    return (token_32){a->q, (const float *)(const void *)a->d, a->tokens->start[0], a->tokens->shift[0], acc};
+    prefetch_ahead(s, V_LANES * (int)bytes);
+    return (block_at){.rows = in_memory(s), .at = i * bytes};
 }
-#define TYPE_32(type, block_bytes, min, run)                                                                 \
-    static void pack_##type(row_set *s, size_t block, size_t n, char *panel)                                 \
+V_INLINE block_at packed_block(const uint8_t *group, size_t lane, size_t i, const size_t bytes)
+{
+    const size_t column_bytes = bytes * KERN_PACK_ROWS;
+    const size_t ahead =
+        column_bytes < V_PACKED_AHEAD ? V_PACKED_AHEAD / column_bytes * column_bytes : column_bytes;
+    block_at b = {
+        .column = group + i * column_bytes, .lane = PARTS == 1 ? 0 : lane, .ahead = ahead, .packed = true};
+    if (PARTS > 1 && lane == 0) {
+        V_UNROLL for (size_t at = 0; at < column_bytes; at += 64)
+            __builtin_prefetch(b.column + ahead + at, 0, 3);
+    }
+    return b;
+}
+V_INLINE block_at direct_block(const direct_args *a, size_t v, size_t i, const size_t bytes,
+                               const bool packed)
+{
+    return packed ? packed_block(a->group[v / PARTS], v % PARTS * V_LANES, i, bytes)
+                  : file_block(a->rows, i, bytes);
+}
+
+/* acc[v][t] is for vector v of rows and token t. */
+V_INLINE size_t direct_begin(const direct_args *a, vf acc[DIRECT_VECTORS][DIRECT_TOKENS], const bool packed)
+{
+    size_t n = packed ? a->n_groups * PARTS : 1;
+    for (size_t v = 0; v < n; v++) {
+        V_UNROLL for (int t = 0; t < DIRECT_TOKENS; t++) acc[v][t] = v_zero();
+    }
+    return n;
+}
+V_INLINE void direct_end(const direct_args *a, vf acc[DIRECT_VECTORS][DIRECT_TOKENS], size_t n_vectors,
+                         const int T)
+{
+    for (size_t v = 0; v < n_vectors && v * V_LANES < a->n_rows; v++) {
+        size_t first = v * V_LANES, n = a->n_rows - first < V_LANES ? a->n_rows - first : V_LANES;
+        for (int t = 0; t < T; t++) {
+            vf x = acc[v][t];
+            if (a->bias) x = v_add(x, v_load_n(a->bias + first, n));
+            v_store_n(a->out + (size_t)t * a->out_stride + first, x, n);
+        }
+    }
+}
+/* To the next block, of so many elements and sub-blocks. */
+V_INLINE void direct_next(direct_tokens *k, const size_t elements, const size_t n_sub)
+{
+    k->q += elements;
+    k->d += sizeof(float);
+    k->start += n_sub;
+    k->shift += n_sub;
+    k->pairs += n_sub;
+}
+
+/* Blocks of 32 and of 256: pack and direct functions, with what is constant as constants. */
+#define TYPE_32(type, bytes, min, run)                                                                       \
+    V_INLINE void make_panel_##type(row_set *s, size_t block, size_t n, char *panel, const bool packed)      \
     {                                                                                                        \
         for (size_t i = 0; i < n; i++) {                                                                     \
+            block_at at = packed ? packed_block(s->group, s->lane, block + i, bytes)                         \
+                                 : file_block(s, block + i, bytes);                                          \
             block_32 b;                                                                                      \
-            prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
-            block_##type(in_memory(s), (block + i) * (block_bytes), &b);                                     \
+            block_##type(&at, &b);                                                                           \
             store_32(&b, min, panel);                                                                        \
             panel += (min) ? PANEL_32_MIN : PANEL_32;                                                        \
         }                                                                                                    \
     }                                                                                                        \
-    static void direct_##type(row_set *s, size_t block, const tile_args *a)                                  \
+    V_INLINE void multiply_##type(const direct_args *a, const bool packed, const int T)                      \
     {                                                                                                        \
-        vf acc[2][V_TILE_TOKENS];                                                                            \
-        tile_begin(a, acc, 1, 1);                                                                            \
-        token_32 t = token_32_begin(a, acc[0][0]);                                                           \
+        vf acc[DIRECT_VECTORS][DIRECT_TOKENS];                                                               \
+        direct_tokens to = a->tokens;                                                                        \
+        size_t n_vectors = direct_begin(a, acc, packed);                                                     \
         for (size_t i = 0; i < a->n_blocks; i++) {                                                           \
-            block_32 b;                                                                                      \
-            prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
-            block_##type(in_memory(s), (block + i) * (block_bytes), &b);                                     \
-            meet_32(&b, &t, min, run);                                                                       \
+            for (size_t v = 0; v < n_vectors; v++) {                                                         \
+                block_at at = direct_block(a, v, i, bytes, packed);                                          \
+                block_32 b;                                                                                  \
+                block_##type(&at, &b);                                                                       \
+                meet_32(&b, &to, acc[v], T, min, run);                                                       \
+            }                                                                                                \
+            direct_next(&to, 32, 1);                                                                         \
         }                                                                                                    \
-        acc[0][0] = t.acc;                                                                                   \
-        tile_end(a, acc, 1, 1);                                                                              \
-    }
+        direct_end(a, acc, n_vectors, T);                                                                    \
+    }                                                                                                        \
+    TYPE_FUNCTIONS(type)
 
-#define TYPE_256(type, block_bytes, panel_bytes, sub, min)                                                   \
-    static void pack_##type(row_set *s, size_t block, size_t n, char *panel)                                 \
+#define TYPE_256(type, bytes, panel_bytes, sub, min)                                                         \
+    V_INLINE void make_panel_##type(row_set *s, size_t block, size_t n, char *panel, const bool packed)      \
     {                                                                                                        \
         for (size_t i = 0; i < n; i++) {                                                                     \
+            block_at at = packed ? packed_block(s->group, s->lane, block + i, bytes)                         \
+                                 : file_block(s, block + i, bytes);                                          \
             sink_256 out = {.panel = panel + i * (panel_bytes)};                                             \
-            prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
-            block_##type(in_memory(s), (block + i) * (block_bytes), &out, false);                            \
+            block_##type(&at, &out, 0);                                                                      \
         }                                                                                                    \
     }                                                                                                        \
-    static void direct_##type(row_set *s, size_t block, const tile_args *a)                                  \
+    V_INLINE void multiply_##type(const direct_args *a, const bool packed, const int T)                      \
     {                                                                                                        \
-        vf acc[2][V_TILE_TOKENS];                                                                            \
-        sink_256 out = {.q = a->q, .start = a->tokens->start[0], .pairs = a->tokens->pairs[0]};              \
-        tile_begin(a, acc, 1, 1);                                                                            \
+        vf acc[DIRECT_VECTORS][DIRECT_TOKENS];                                                               \
+        sink_256 out;                                                                                        \
+        out.to = a->tokens;                                                                                  \
+        size_t n_vectors = direct_begin(a, acc, packed);                                                     \
         for (size_t i = 0; i < a->n_blocks; i++) {                                                           \
-            vf dx = tile_scale(a, 0, i);                                                                     \
-            out.isum = out.msum = v_zeroi();                                                                 \
-            prefetch_ahead(s, V_LANES *(block_bytes));                                                       \
-            block_##type(in_memory(s), (block + i) * (block_bytes), &out, true);                             \
-            out.q += 256;                                                                                    \
-            out.start += 256 / (sub);                                                                        \
-            acc[0][0] = v_fma(v_mul(out.d, dx), v_float(out.isum), acc[0][0]);                               \
-            if (min) acc[0][0] = v_fnma(v_mul(out.dmin, dx), v_float(out.msum), acc[0][0]);                  \
+            for (size_t v = 0; v < n_vectors; v++) {                                                         \
+                block_at at = direct_block(a, v, i, bytes, packed);                                          \
+                block_##type(&at, &out, T);                                                                  \
+                meet_256(&out, acc[v], T, min);                                                              \
+            }                                                                                                \
+            direct_next(&out.to, 256, 256 / (sub));                                                          \
         }                                                                                                    \
-        tile_end(a, acc, 1, 1);                                                                              \
+        direct_end(a, acc, n_vectors, T);                                                                    \
+    }                                                                                                        \
+    TYPE_FUNCTIONS(type)
+
+#define TYPE_FUNCTIONS(type)                                                                                 \
+    static void pack_##type(row_set *s, size_t block, size_t n, char *panel)                                 \
+    {                                                                                                        \
+        make_panel_##type(s, block, n, panel, false);                                                        \
+    }                                                                                                        \
+    static void repack_##type(row_set *s, size_t block, size_t n, char *panel)                               \
+    {                                                                                                        \
+        make_panel_##type(s, block, n, panel, true);                                                         \
+    }                                                                                                        \
+    static void one_##type(const direct_args *a)                                                             \
+    {                                                                                                        \
+        multiply_##type(a, false, 1);                                                                        \
+    }                                                                                                        \
+    static void direct1_##type(const direct_args *a)                                                         \
+    {                                                                                                        \
+        multiply_##type(a, true, 1);                                                                         \
+    }                                                                                                        \
+    static void direct2_##type(const direct_args *a)                                                         \
+    {                                                                                                        \
+        multiply_##type(a, true, 2);                                                                         \
+    }                                                                                                        \
+    static void direct3_##type(const direct_args *a)                                                         \
+    {                                                                                                        \
+        multiply_##type(a, true, 3);                                                                         \
+    }                                                                                                        \
+    static void direct4_##type(const direct_args *a)                                                         \
+    {                                                                                                        \
+        multiply_##type(a, true, 4);                                                                         \
+    }
+#define TYPE_NAMES(type)                                                                                     \
+    {pack_##type, repack_##type}, one_##type,                                                                \
+    {                                                                                                        \
+        direct1_##type, direct2_##type, direct3_##type, direct4_##type                                       \
     }
 
 TYPE_32(q8_0, 34, false, 0)
@@ -109,42 +222,38 @@ TYPE_256(q5_k, 176, PANEL_K32_MIN, 32, true)
 TYPE_256(q6_k, 210, PANEL_256, 16, false)
 TYPE_256(iq4_xs, 136, PANEL_K32, 32, false)
 
+#define TYPE(type, block, bytes, panel, sub, bias, min, tiles)                                               \
+    static const quant_type type_##type = {block, bytes, panel, sub, bias, min, tiles, TYPE_NAMES(type)}
+TYPE(q8_0, 32, 34, PANEL_32, 32, V_WIDE_BIAS, false, tile_wide);
+TYPE(q4_0, 32, 18, PANEL_32, 32, 8, false, tile_plain);
+TYPE(q4_1, 32, 20, PANEL_32_MIN, 32, 0, true, tile_min);
+TYPE(q5_0, 32, 22, PANEL_32, 32, 16, false, tile_plain);
+TYPE(q5_1, 32, 24, PANEL_32_MIN, 32, 0, true, tile_min);
+TYPE(iq4_nl, 32, 18, PANEL_32, 32, V_WIDE_BIAS, false, tile_wide);
+TYPE(mxfp4, 32, 17, PANEL_32, 32, V_WIDE_BIAS, false, tile_wide);
+TYPE(q2_k, 256, 84, PANEL_256_MIN, 16, 0, true, tile_k16_min);
+TYPE(q3_k, 256, 110, PANEL_256, 16, 4, false, tile_k16);
+TYPE(q4_k, 256, 144, PANEL_K32_MIN, 32, 0, true, tile_k32_min);
+TYPE(q5_k, 256, 176, PANEL_K32_MIN, 32, 0, true, tile_k32_min);
+TYPE(q6_k, 256, 210, PANEL_256, 16, 32, false, tile_k16);
+TYPE(iq4_xs, 256, 136, PANEL_K32, 32, V_WIDE_BIAS, false, tile_k32_wide);
+
 static const quant_type *quant_type_of(uint32_t dtype)
 {
-    static const quant_type q8_0 = {32,    34,        PANEL_32,    32,       V_WIDE_BIAS,
-                                    false, pack_q8_0, direct_q8_0, tile_wide};
-    static const quant_type q4_0 = {32, 18, PANEL_32, 32, 8, false, pack_q4_0, direct_q4_0, tile_plain};
-    static const quant_type q4_1 = {32, 20, PANEL_32_MIN, 32, 0, true, pack_q4_1, direct_q4_1, tile_min};
-    static const quant_type q5_0 = {32, 22, PANEL_32, 32, 16, false, pack_q5_0, direct_q5_0, tile_plain};
-    static const quant_type q5_1 = {32, 24, PANEL_32_MIN, 32, 0, true, pack_q5_1, direct_q5_1, tile_min};
-    static const quant_type iq4_nl = {32,    18,          PANEL_32,      32,       V_WIDE_BIAS,
-                                      false, pack_iq4_nl, direct_iq4_nl, tile_wide};
-    static const quant_type mxfp4 = {32,    17,         PANEL_32,     32,       V_WIDE_BIAS,
-                                     false, pack_mxfp4, direct_mxfp4, tile_wide};
-    static const quant_type q2_k = {256,  84,        PANEL_256_MIN, 16,          0,
-                                    true, pack_q2_k, direct_q2_k,   tile_k16_min};
-    static const quant_type q3_k = {256, 110, PANEL_256, 16, 4, false, pack_q3_k, direct_q3_k, tile_k16};
-    static const quant_type q4_k = {256,  144,       PANEL_K32_MIN, 32,          0,
-                                    true, pack_q4_k, direct_q4_k,   tile_k32_min};
-    static const quant_type q5_k = {256,  176,       PANEL_K32_MIN, 32,          0,
-                                    true, pack_q5_k, direct_q5_k,   tile_k32_min};
-    static const quant_type q6_k = {256, 210, PANEL_256, 16, 32, false, pack_q6_k, direct_q6_k, tile_k16};
-    static const quant_type iq4_xs = {256,   136,         PANEL_K32,     32,           V_WIDE_BIAS,
-                                      false, pack_iq4_xs, direct_iq4_xs, tile_k32_wide};
     switch (dtype) {
-    case BASE_Q8_0: return &q8_0;
-    case BASE_Q4_0: return &q4_0;
-    case BASE_Q4_1: return &q4_1;
-    case BASE_Q5_0: return &q5_0;
-    case BASE_Q5_1: return &q5_1;
-    case BASE_IQ4_NL: return &iq4_nl;
-    case BASE_MXFP4: return &mxfp4;
-    case BASE_Q2_K: return &q2_k;
-    case BASE_Q3_K: return &q3_k;
-    case BASE_Q4_K: return &q4_k;
-    case BASE_Q5_K: return &q5_k;
-    case BASE_Q6_K: return &q6_k;
-    case BASE_IQ4_XS: return &iq4_xs;
+    case BASE_Q8_0: return &type_q8_0;
+    case BASE_Q4_0: return &type_q4_0;
+    case BASE_Q4_1: return &type_q4_1;
+    case BASE_Q5_0: return &type_q5_0;
+    case BASE_Q5_1: return &type_q5_1;
+    case BASE_IQ4_NL: return &type_iq4_nl;
+    case BASE_MXFP4: return &type_mxfp4;
+    case BASE_Q2_K: return &type_q2_k;
+    case BASE_Q3_K: return &type_q3_k;
+    case BASE_Q4_K: return &type_q4_k;
+    case BASE_Q5_K: return &type_q5_k;
+    case BASE_Q6_K: return &type_q6_k;
+    case BASE_IQ4_XS: return &type_iq4_xs;
     default: return NULL;
     }
 }

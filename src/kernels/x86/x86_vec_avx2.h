@@ -19,7 +19,9 @@
 #define V_ATTENTION_VECTORS 2
 /* Wide weights stay signed: their products go through |w| and the sign moved to the activation. */
 #define V_WIDE_BIAS 0
-#define V_INLINE    static inline __attribute__((always_inline, unused))
+/* How far before its use a packed weight is asked for, in bytes. */
+#define V_PACKED_AHEAD 1024
+#define V_INLINE       static inline __attribute__((always_inline, unused))
 #if defined(__clang__)
 #define V_UNROLL _Pragma("unroll")
 #else
@@ -326,6 +328,11 @@ V_INLINE vf v_load_bf16(const uint8_t *p)
 {
     vi x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     return v_castf(v_shl32(x, 16));
+}
+/* V_LANES bytes as unsigned numbers. */
+V_INLINE vi v_load_u8(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
 V_INLINE vf v_load_bf16_n(const uint8_t *p, size_t n)
 {

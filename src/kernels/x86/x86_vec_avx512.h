@@ -28,7 +28,9 @@
 #define V_ATTENTION_VECTORS 4
 /* Weights that need all eight bits are kept as value + 128. */
 #define V_WIDE_BIAS 128
-#define V_INLINE    static inline __attribute__((always_inline, unused))
+/* How far before its use a packed weight is asked for, in bytes. */
+#define V_PACKED_AHEAD 1024
+#define V_INLINE       static inline __attribute__((always_inline, unused))
 #if defined(__clang__)
 #define V_UNROLL _Pragma("unroll")
 #else
@@ -249,6 +251,11 @@ V_INLINE vf v_load_bf16(const uint8_t *p)
 {
     vi x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
     return v_castf(v_shl32(x, 16));
+}
+/* V_LANES bytes as unsigned numbers. */
+V_INLINE vi v_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 V_INLINE vf v_load_bf16_n(const uint8_t *p, size_t n)
 {
