@@ -355,6 +355,11 @@ V_INLINE vi v_dot16(vi acc, vi a, vi b)
     int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y)), high = vmull_high_s16(x, y);
     return vaddq_s32(acc, vpaddq_s32(low, high));
 }
+/* acc + s x scale, where s fits 16 bits and scale 15, without a sign. */
+V_INLINE vi v_mla16(vi acc, vi s, vi scale)
+{
+    return vmlaq_s32(acc, s, scale);
+}
 /* Signed weight bytes to the form that v_dot_wide takes. */
 V_INLINE vi v_widen(vi w)
 {

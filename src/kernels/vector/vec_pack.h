@@ -291,9 +291,13 @@ V_INLINE void sink_minima(sink_256 *out, const int T, const int i, vi x)
         out->msum[t] = v_dot16(sum, b, broadcast_4((const char *)(pairs + 2)));
     }
 }
-/* Sub-block j, of 4 n elements, in any order; biased: its sum starts at start[j]. run as in dot_few. */
+/* What is known of a sub-block: it has no bias; its sum starts at start[j]; no bias, weights of at most 15
+ * and no negative scale, so that a sum over sixteen elements fits 16 bits (16 x 15 x 127). */
+typedef enum sub_kind { SUB_PLAIN, SUB_BIASED, SUB_LOW } sub_kind;
+
+/* Sub-block j, of 4 n elements, the first being 0. run as in dot_few. */
 V_INLINE void sink_sub(sink_256 *out, const int T, const int j, vi scale, const vi *w, const int n,
-                       const bool biased, const int run)
+                       const sub_kind kind, const int run)
 {
     if (T == 0) {
         char *panel = out->panel + j * (1 + n) * V_BYTES;
@@ -302,10 +306,19 @@ V_INLINE void sink_sub(sink_256 *out, const int T, const int j, vi scale, const 
     }
     V_UNROLL for (int t = 0; t < T; t++)
     {
-        vi s = biased ? v_set32(out->to.start[(size_t)t * out->to.sums_stride + (size_t)j]) : v_zeroi();
-        s = dot_few(s, w, out->to.q + (size_t)t * out->to.act_stride + 4 * n * j, n, run);
-        s = v_mul32(s, scale);
-        out->isum[t] = j == 0 ? s : v_add32(out->isum[t], s);
+        const char *q = out->to.q + (size_t)t * out->to.act_stride + 4 * n * j;
+        vi isum = j == 0 ? v_zeroi() : out->isum[t];
+        if (kind == SUB_LOW) {
+            V_UNROLL for (int g = 0; g < n; g += 4)
+            {
+                isum = v_mla16(isum, dot_few(v_zeroi(), w + g, q + 4 * g, 4, run), scale);
+            }
+        } else {
+            vi s = v_zeroi();
+            if (kind == SUB_BIASED) s = v_set32(out->to.start[(size_t)t * out->to.sums_stride + (size_t)j]);
+            isum = v_add32(isum, v_mul32(dot_few(s, w, q, n, run), scale));
+        }
+        out->isum[t] = isum;
     }
 }
 
@@ -336,7 +349,7 @@ V_INLINE void block_q2_k(const block_at *s, sink_256 *out, const int T)
         {
             V_UNROLL for (int g = 0; g < 4; g++) w[g] = v_and(v_right(x[4 * (j % 2) + g], j / 2 * 2), two);
             vi sub = v_and(lane_byte(scale[2 * h + j / 4], j % 4), v_set32(15));
-            sink_sub(out, T, 8 * h + j, sub, w, 4, false, V_RUN_31);
+            sink_sub(out, T, 8 * h + j, sub, w, 4, SUB_LOW, V_RUN_31);
         }
     }
 }
@@ -374,7 +387,7 @@ V_INLINE void block_q3_k(const block_at *s, sink_256 *out, const int T)
                 w[g] = v_and_or(v_right(x[i], j / 2 * 2), two, high);
             }
             vi sub = v_sub32(lane_byte(scale[2 * h + j / 4], j % 4), v_set32(32));
-            sink_sub(out, T, 8 * h + j, sub, w, 4, true, V_RUN_63);
+            sink_sub(out, T, 8 * h + j, sub, w, 4, SUB_BIASED, V_RUN_63);
         }
     }
 }
@@ -408,9 +421,9 @@ V_INLINE void block_q4_k(const block_at *s, sink_256 *out, const int T)
     {
         words8(s, 16 + 32 * (size_t)h, x);
         V_UNROLL for (int g = 0; g < 8; g++) w[g] = v_and(x[g], low);
-        sink_sub(out, T, 2 * h, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, V_RUN_31);
+        sink_sub(out, T, 2 * h, lane_byte(scale[h / 2], h % 2 * 2), w, 8, SUB_LOW, V_RUN_31);
         V_UNROLL for (int g = 0; g < 8; g++) w[g] = v_and(v_shr16(x[g], 4), low);
-        sink_sub(out, T, 2 * h + 1, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, V_RUN_31);
+        sink_sub(out, T, 2 * h + 1, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, SUB_LOW, V_RUN_31);
     }
 }
 V_INLINE void block_q5_k(const block_at *s, sink_256 *out, const int T)
@@ -426,12 +439,12 @@ V_INLINE void block_q5_k(const block_at *s, sink_256 *out, const int T)
         {
             w[g] = v_and_or(x[g], low, v_and(v_shift(high[g], 4 - 2 * h), fifth));
         }
-        sink_sub(out, T, 2 * h, lane_byte(scale[h / 2], h % 2 * 2), w, 8, false, V_RUN_31);
+        sink_sub(out, T, 2 * h, lane_byte(scale[h / 2], h % 2 * 2), w, 8, SUB_PLAIN, V_RUN_31);
         V_UNROLL for (int g = 0; g < 8; g++)
         {
             w[g] = v_and_or(v_shr16(x[g], 4), low, v_and(v_shift(high[g], 3 - 2 * h), fifth));
         }
-        sink_sub(out, T, 2 * h + 1, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, false, V_RUN_31);
+        sink_sub(out, T, 2 * h + 1, lane_byte(scale[h / 2], h % 2 * 2 + 1), w, 8, SUB_PLAIN, V_RUN_31);
     }
 }
 V_INLINE void block_q6_k(const block_at *s, sink_256 *out, const int T)
@@ -442,27 +455,37 @@ V_INLINE void block_q6_k(const block_at *s, sink_256 *out, const int T)
     words4(s, 192, scale);
     V_UNROLL for (int h = 0; h < 2; h++)
     {
-        words8(s, 64 * (size_t)h, x[0]);
-        words8(s, 64 * (size_t)h + 32, x[1]);
-        words8(s, 128 + 32 * (size_t)h, high[0]);
-        V_UNROLL for (int g = 0; g < 8; g++)
-        {
-            /* Two bits each at 0 and 4, clear above: shifted left by 4 only the first pair stays in the byte.
-             */
-            high[1][g] = v_and(v_shr32(high[0][g], 2), two);
-            high[0][g] = v_and(high[0][g], two);
+        const size_t ql = 64 * (size_t)h, qh = 128 + 32 * (size_t)h;
+        if (!s->packed) {
+            words8(s, ql, x[0]);
+            words8(s, ql + 32, x[1]);
+            words8(s, qh, high[0]);
         }
-        V_UNROLL for (int step = 0; step < 8; step++)
+        /* The even sub-blocks first: then half of the vectors are done with. */
+        V_UNROLL for (int odd = 0; odd < 2; odd++)
         {
-            const int j =
-                step % 4 * 2 + step / 4; /* the even ones first: then half of the vectors are done with */
-            V_UNROLL for (int g = 0; g < 4; g++)
+            V_UNROLL for (int i = 4 * odd; i < 4 * odd + 4; i++)
             {
-                const int i = 4 * (j % 2) + g;
-                vi nibble = x[j / 2 % 2][i], top = high[j / 2 % 2][i];
-                w[g] = v_choose(low, j < 4 ? nibble : v_shr32(nibble, 4), j < 4 ? v_shl32(top, 4) : top);
+                if (s->packed) {
+                    x[0][i] = word(s, ql + 4 * (size_t)i);
+                    x[1][i] = word(s, ql + 32 + 4 * (size_t)i);
+                    high[0][i] = word(s, qh + 4 * (size_t)i);
+                }
+                /* Two bits each at 0 and 4, clear above: shifted left by 4 only the first pair stays in the
+                 * byte. */
+                high[1][i] = v_and(v_shr32(high[0][i], 2), two);
+                high[0][i] = v_and(high[0][i], two);
             }
-            sink_sub(out, T, 8 * h + j, lane_signed_byte(scale[2 * h + j / 4], j % 4), w, 4, true, V_RUN_63);
+            V_UNROLL for (int j = odd; j < 8; j += 2)
+            {
+                V_UNROLL for (int g = 0; g < 4; g++)
+                {
+                    vi nibble = x[j / 2 % 2][4 * odd + g], top = high[j / 2 % 2][4 * odd + g];
+                    w[g] = v_choose(low, j < 4 ? nibble : v_shr32(nibble, 4), j < 4 ? v_shl32(top, 4) : top);
+                }
+                sink_sub(out, T, 8 * h + j, lane_signed_byte(scale[2 * h + j / 4], j % 4), w, 4, SUB_BIASED,
+                         V_RUN_63);
+            }
         }
     }
 }
@@ -483,7 +506,7 @@ V_INLINE void block_iq4_xs(const block_at *s, sink_256 *out, const int T)
         vi low = v_and(v_right(h[1], 4 * j), v_set32(15));
         vi high = v_shl32(v_and(v_right(h[0], 16 + 2 * j), v_set32(3)), 4);
         levels(s, 8 + 16 * (size_t)j, table, w);
-        sink_sub(out, T, j, v_sub32(v_or(low, high), v_set32(32)), w, 8, true, 0);
+        sink_sub(out, T, j, v_sub32(v_or(low, high), v_set32(32)), w, 8, SUB_BIASED, 0);
     }
 }
 

@@ -147,8 +147,22 @@ V_INLINE vi tile_minima(const char *minima, const int16_t *pairs, const int n)
     }
     return sum;
 }
+/* isum += s x the sub-block's scale; low: as SUB_LOW. */
+V_INLINE void tile_scaled(const tile_args *a, const char *w, vi s[2][V_TILE_TOKENS],
+                          vi isum[2][V_TILE_TOKENS], const int R, const int T, const bool low)
+{
+    V_UNROLL for (int r = 0; r < R; r++)
+    {
+        vi scale = v_loadi(w + (size_t)r * a->panel_stride);
+        V_UNROLL for (int t = 0; t < T; t++)
+        {
+            isum[r][t] =
+                low ? v_mla16(isum[r][t], s[r][t], scale) : v_add32(isum[r][t], v_mul32(s[r][t], scale));
+        }
+    }
+}
 V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int sub, const bool min,
-                       const int run)
+                       const bool low, const int run)
 {
     const int n_sub = 256 / sub, n_groups = sub / 4, n_pairs = min ? n_sub / 2 : 0;
     vf acc[2][V_TILE_TOKENS];
@@ -168,12 +182,15 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
                 vi start = min ? v_zeroi() : v_set32(a->tokens->start[t][b * (size_t)n_sub + (size_t)j]);
                 V_UNROLL for (int r = 0; r < R; r++) s[r][t] = start;
             }
-            tile_dots(a, w + V_BYTES, q, s, n_groups, R, T, run);
-            V_UNROLL for (int r = 0; r < R; r++)
-            {
-                vi scale = v_loadi(w + (size_t)r * a->panel_stride);
-                V_UNROLL for (int t = 0; t < T; t++) isum[r][t] =
-                    v_add32(isum[r][t], v_mul32(s[r][t], scale));
+            tile_dots(a, w + V_BYTES, q, s, low ? 4 : n_groups, R, T, run);
+            tile_scaled(a, w, s, isum, R, T, low);
+            if (low && n_groups > 4) {
+                V_UNROLL for (int t = 0; t < T; t++)
+                {
+                    V_UNROLL for (int r = 0; r < R; r++) s[r][t] = v_zeroi();
+                }
+                tile_dots(a, w + 5 * V_BYTES, q + 16, s, 4, R, T, run);
+                tile_scaled(a, w, s, isum, R, T, low);
             }
             w += (1 + n_groups) * V_BYTES;
             q += sub;
@@ -244,16 +261,18 @@ V_INLINE void tile_256(const tile_args *a, const int R, const int T, const int s
 TILE_SET_6(plain, tile_32(a, n_rows, n_tokens, false, V_RUN_31))
 TILE_SET_6(wide, tile_32(a, n_rows, n_tokens, false, 0))
 TILE_SET_6(min, tile_32(a, n_rows, n_tokens, true, V_RUN_31))
-TILE_SET(k16, tile_256(a, n_rows, n_tokens, 16, false, V_RUN_63))
-TILE_SET(k16_min, tile_256(a, n_rows, n_tokens, 16, true, V_RUN_31))
-TILE_SET(k32_min, tile_256(a, n_rows, n_tokens, 32, true, V_RUN_31))
-TILE_SET(k32_wide, tile_256(a, n_rows, n_tokens, 32, false, 0))
+TILE_SET(k16, tile_256(a, n_rows, n_tokens, 16, false, false, V_RUN_63))
+TILE_SET(k16_min, tile_256(a, n_rows, n_tokens, 16, true, true, V_RUN_31))
+TILE_SET(k32_low, tile_256(a, n_rows, n_tokens, 32, true, true, V_RUN_31))
+TILE_SET(k32_min, tile_256(a, n_rows, n_tokens, 32, true, false, V_RUN_31))
+TILE_SET(k32_wide, tile_256(a, n_rows, n_tokens, 32, false, false, 0))
 
 static tile_fn *const tile_plain[] = {TILE_NAMES_6(plain)};
 static tile_fn *const tile_wide[] = {TILE_NAMES_6(wide)};
 static tile_fn *const tile_min[] = {TILE_NAMES_6(min)};
 static tile_fn *const tile_k16[] = {TILE_NAMES(k16)};
 static tile_fn *const tile_k16_min[] = {TILE_NAMES(k16_min)};
+static tile_fn *const tile_k32_low[] = {TILE_NAMES(k32_low)};
 static tile_fn *const tile_k32_min[] = {TILE_NAMES(k32_min)};
 static tile_fn *const tile_k32_wide[] = {TILE_NAMES(k32_wide)};
 

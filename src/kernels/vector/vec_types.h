@@ -104,6 +104,13 @@ V_INLINE void direct_end(const direct_args *a, vf acc[DIRECT_VECTORS][DIRECT_TOK
         }
     }
 }
+/* Activations are to be read for each vector of rows: compilers would collect all of a block's on the stack.
+ */
+V_INLINE const char *read_again(const char *q)
+{
+    __asm__ volatile("" : "+r"(q));
+    return q;
+}
 /* To the next block, of so many elements and sub-blocks. */
 V_INLINE void direct_next(direct_tokens *k, const size_t elements, const size_t n_sub)
 {
@@ -134,6 +141,7 @@ V_INLINE void direct_next(direct_tokens *k, const size_t elements, const size_t 
         size_t n_vectors = direct_begin(a, acc, packed);                                                     \
         for (size_t i = 0; i < a->n_blocks; i++) {                                                           \
             for (size_t v = 0; v < n_vectors; v++) {                                                         \
+                to.q = read_again(to.q);                                                                     \
                 block_at at = direct_block(a, v, i, bytes, packed);                                          \
                 block_32 b;                                                                                  \
                 block_##type(&at, &b);                                                                       \
@@ -163,6 +171,7 @@ V_INLINE void direct_next(direct_tokens *k, const size_t elements, const size_t 
         size_t n_vectors = direct_begin(a, acc, packed);                                                     \
         for (size_t i = 0; i < a->n_blocks; i++) {                                                           \
             for (size_t v = 0; v < n_vectors; v++) {                                                         \
+                out.to.q = read_again(out.to.q);                                                             \
                 block_at at = direct_block(a, v, i, bytes, packed);                                          \
                 block_##type(&at, &out, T);                                                                  \
                 meet_256(&out, acc[v], T, min);                                                              \
@@ -233,7 +242,7 @@ TYPE(iq4_nl, 32, 18, PANEL_32, 32, V_WIDE_BIAS, false, tile_wide);
 TYPE(mxfp4, 32, 17, PANEL_32, 32, V_WIDE_BIAS, false, tile_wide);
 TYPE(q2_k, 256, 84, PANEL_256_MIN, 16, 0, true, tile_k16_min);
 TYPE(q3_k, 256, 110, PANEL_256, 16, 4, false, tile_k16);
-TYPE(q4_k, 256, 144, PANEL_K32_MIN, 32, 0, true, tile_k32_min);
+TYPE(q4_k, 256, 144, PANEL_K32_MIN, 32, 0, true, tile_k32_low);
 TYPE(q5_k, 256, 176, PANEL_K32_MIN, 32, 0, true, tile_k32_min);
 TYPE(q6_k, 256, 210, PANEL_256, 16, 32, false, tile_k16);
 TYPE(iq4_xs, 256, 136, PANEL_K32, 32, V_WIDE_BIAS, false, tile_k32_wide);

@@ -299,6 +299,11 @@ V_INLINE vi v_dot16(vi acc, vi a, vi b)
 {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
+/* acc + s x scale, where s fits 16 bits and scale 15, without a sign. */
+V_INLINE vi v_mla16(vi acc, vi s, vi scale)
+{
+    return v_dot16(acc, s, scale);
+}
 /* Signed weight bytes to the form that v_dot_wide takes. */
 V_INLINE vi v_widen(vi w)
 {
