@@ -148,6 +148,17 @@ WEIR_API bool weir_model_unit(const weir_model *m, size_t i, weir_unit_info *out
 
 typedef enum weir_kv_type { WEIR_KV_F16, WEIR_KV_F32 } weir_kv_type;
 
+/* How weights that stay are held: copied by reading (the fastest to compute with), or used where the system
+ * keeps the file's pages (no copy of our own, shared by all processes that map the same file, taken back by
+ * the system when it must). Mapping needs a budget that holds all weights, else it reads. AUTO maps where the
+ * file system was measured to be memory, as a copy would be a second one. Results are the same. */
+typedef enum weir_weights {
+    WEIR_WEIGHTS_DEFAULT,
+    WEIR_WEIGHTS_READ,
+    WEIR_WEIGHTS_MAP,
+    WEIR_WEIGHTS_AUTO
+} weir_weights;
+
 typedef struct weir_load_options {
     size_t struct_size;
     uint64_t mem_bytes;  /* hard budget for the whole process; 0: weir_machine's default */
@@ -158,7 +169,8 @@ typedef struct weir_load_options {
     uint32_t n_threads;  /* 0: all CPUs this process may use */
     uint32_t prefill_chunk; /* tokens per prefill pass; 0: chosen from the budget (never changes a bit) */
     weir_kv_type kv_type;
-    bool profile;                                                           /* collect weir_profile_phase */
+    weir_weights weights; /* DEFAULT: the setting memory.weights */
+    bool profile;         /* collect weir_profile_phase */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* loading; may be NULL */
     void *progress_arg;
 } weir_load_options;
@@ -395,7 +407,8 @@ typedef struct weir_memory_report {
     uint64_t load_bytes;
     uint64_t packed_bytes; /* of loaded_bytes, in the layout that the kernels read fastest */
     uint64_t arena_saved_bytes;
-    const char *reader; /* "io_uring direct" */
+    const char *reader;    /* "io_uring direct", "mapped" */
+    uint64_t mapped_bytes; /* of loaded_bytes, pages of the file: the system can take them back (R6.3) */
     uint32_t n_accounts;
     weir_account accounts[WEIR_MAX_TAGS];
 } weir_memory_report;

@@ -2,7 +2,8 @@
  *
  *   error, alloc (ledger), fault points, files, queued reads, threads, clock, log, settings, RNG, types.
  *
- * Nothing here knows of models. All state hangs off a base_env; there are no mutable globals. */
+ * Nothing here knows of models. All state hangs off a base_env; there are no mutable globals but what the
+ * signal handler of base_map.c must find. */
 #ifndef WEIR_BASE_H
 #define WEIR_BASE_H
 
@@ -10,12 +11,13 @@
 #include "base_env.h"
 #include "base_alloc.h"
 #include "base_buf.h"
+#include "base_cpus.h"
 #include "base_dtype.h"
 #include "base_fault.h"
 #include "base_file.h"
 #include "base_aio.h"
 #include "base_hash.h"
-#include "base_cpus.h"
+#include "base_map.h"
 #include "base_pool.h"
 #include "base_probe.h"
 #include "base_rng.h"

@@ -12,9 +12,10 @@
     X(WEIGHTS_FIXED, "weights.fixed")       /* norms, biases, small units: always placed */                  \
     X(WEIGHTS_RESIDENT, "weights.resident") /* streamable weights that stay */                               \
     X(WEIGHTS_SLOTS, "weights.slots")       /* the ring that streamed weights pass through */                \
-    X(KV, "kv")                             /* key-value caches */                                           \
-    X(ACTIVATIONS, "activations")           /* the arena of a program */                                     \
-    X(WORKSPACE, "workspace")               /* kernel scratch per worker */                                  \
+    X(WEIGHTS_MAPPED, "weights.mapped") /* pages of the files themselves: the system can take them back */   \
+    X(KV, "kv")                         /* key-value caches */                                               \
+    X(ACTIVATIONS, "activations")       /* the arena of a program */                                         \
+    X(WORKSPACE, "workspace")           /* kernel scratch per worker */                                      \
     X(TOKENIZER, "tokenizer")                                                                                \
     X(METADATA, "metadata") /* file descriptors' tables, programs */                                         \
     X(IO, "io")             /* staging buffers, queues */                                                    \

@@ -17,6 +17,7 @@
     X(COMPLETION, "completion") /* a queued read's result */                                                 \
     X(IO_URING, "io_uring")     /* setting up io_uring */                                                    \
     X(DIRECT_IO, "direct_io")   /* opening for direct reads */                                               \
+    X(MAP, "map")               /* mapping a file */                                                         \
     X(COPY, "copy")                                                                                          \
     X(KERNEL_BUILD, "kernel_build")                                                                          \
     X(THREAD_CREATE, "thread_create")

@@ -1,5 +1,5 @@
 /* Files: the only place that opens and reads. A file remembers size, mtime and inode; when they change
- * while we run, reads report FILE_CHANGED instead of wrong weights. No mmap, hence no SIGBUS. */
+ * while we run, reads report FILE_CHANGED instead of wrong weights. Mapping is another thing: base_map.h. */
 #ifndef WEIR_BASE_FILE_H
 #define WEIR_BASE_FILE_H
 

@@ -13,6 +13,7 @@
     X("io.probe", "auto", "what was measured of storage: auto uses it and measures when needed; off")        \
     X("cache_folder", "auto", "where measurements are kept: auto ($XDG_CACHE_HOME/weir), off, or a folder")  \
     X("memory.alias_activations", "on", "share arena space between activations: on, off")                    \
+    X("memory.weights", "auto", "weights that stay: read, map (shared with other processes), or auto")       \
     X("memory.process", "auto",                                                                              \
       "what the process holds beside Weir's memory: auto measures; or a size (tests)")                       \
     X("compute.cpus", "all",                                                                                 \

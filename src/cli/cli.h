@@ -34,7 +34,8 @@ typedef enum cli_kind {
     CLI_F32,
     CLI_SIZES,
     CLI_SETTING,
-    CLI_KV_TYPE
+    CLI_KV_TYPE,
+    CLI_WEIGHTS
 } cli_kind;
 
 typedef struct cli_option {

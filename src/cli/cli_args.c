@@ -125,6 +125,15 @@ static int set_value(const cli_args *a, const cli_option *o, const char *value)
             return bad_value(a, o, value, "use f16 or f32");
         *(weir_kv_type *)o->dest = strcasecmp(value, "f16") == 0 ? WEIR_KV_F16 : WEIR_KV_F32;
         return CLI_OK;
+    case CLI_WEIGHTS: {
+        weir_weights w = strcmp(value, "read") == 0   ? WEIR_WEIGHTS_READ
+                         : strcmp(value, "map") == 0  ? WEIR_WEIGHTS_MAP
+                         : strcmp(value, "auto") == 0 ? WEIR_WEIGHTS_AUTO
+                                                      : WEIR_WEIGHTS_DEFAULT;
+        if (w == WEIR_WEIGHTS_DEFAULT) return bad_value(a, o, value, "use read, map or auto");
+        *(weir_weights *)o->dest = w;
+        return CLI_OK;
+    }
     default: return parse_number(a, o, value);
     }
 }

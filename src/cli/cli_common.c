@@ -47,6 +47,8 @@ void cli_add_load(cli_args *a, cli_common *c)
     cli_add(a, "chunk", 0, CLI_U32, &c->load.prefill_chunk, "N",
             "tokens per prefill pass; default: chosen from the budget");
     cli_add(a, "kv-type", 0, CLI_KV_TYPE, &c->load.kv_type, "TYPE", "key-value cache: f16 (default) or f32");
+    cli_add(a, "weights", 0, CLI_WEIGHTS, &c->load.weights, "HOW",
+            "weights that stay: read, map (shared with other processes), or auto (default)");
 }
 
 void cli_add_report(cli_args *a, cli_common *c)

@@ -31,10 +31,13 @@ json_t *cli_json_memory(const cli_common *c, const weir_model *m)
                      {"working_mb", room.working_bytes}, {"reserve_mb", room.reserve_bytes}};
     for (size_t i = 0; i < sizeof megabytes / sizeof *megabytes; i++)
         json_object_set_new(j, megabytes[i].name, cli_json_real((double)megabytes[i].bytes / 1e6));
-    const cli_number numbers[] = {
-        {"read_bytes", r.read_bytes},     {"misses", r.n_misses},
-        {"load_bytes", r.load_bytes},     {"packed_bytes", r.packed_bytes},
-        {"ledger_bytes", r.ledger_bytes}, {"ledger_peak_bytes", r.ledger_peak_bytes}};
+    const cli_number numbers[] = {{"read_bytes", r.read_bytes},
+                                  {"misses", r.n_misses},
+                                  {"load_bytes", r.load_bytes},
+                                  {"packed_bytes", r.packed_bytes},
+                                  {"mapped_bytes", r.mapped_bytes},
+                                  {"ledger_bytes", r.ledger_bytes},
+                                  {"ledger_peak_bytes", r.ledger_peak_bytes}};
     cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
     json_object_set_new(j, "mode", json_string("auto"));
     json_object_set_new(j, "reason", json_string(r.reason));

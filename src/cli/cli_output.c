@@ -158,6 +158,9 @@ void cli_print_memory(FILE *f, const cli_common *common, const weir_model *m)
     if (r.streamed_bytes > 0)
         fprintf(f, "storage  %s read (%s), computation waited %.2f s\n", weir_size_text(r.read_bytes, d),
                 r.reader, r.wait_seconds);
+    if (r.mapped_bytes > 0)
+        fprintf(f, "mapped   %s are the file's own pages, which the system can take back\n",
+                weir_size_text(r.mapped_bytes, d));
     print_accounts(f, &r);
 }
 

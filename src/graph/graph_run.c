@@ -284,7 +284,12 @@ weir_status graph_run(graph_program *p, const graph_batch *batch, weir_error *er
     if (status != WEIR_OK) return status;
     s.n_ops = batch->n_outputs > 0 ? p->n_ops : p->first_output_op;
     n_order = batch->n_outputs > 0 ? p->n_order : p->n_order_inner;
-    if (!any_streams(p, n_order)) return run_ops(&s, err);
+    if (!any_streams(p, n_order)) {
+        status = mem_check_mapped(p->component, err);
+        if (status == WEIR_OK) status = run_ops(&s, err);
+        if (status == WEIR_OK) status = mem_check_mapped(p->component, err);
+        return status;
+    }
     status = mem_pass_begin(p->component, p->order, n_order, batch->cancel, err);
     if (status != WEIR_OK) return status;
     status = run_ops(&s, err);

@@ -332,4 +332,5 @@ void mem_component_unit(const mem_component *c, uint32_t unit, mem_unit_info *ou
 void mem_component_stats(const mem_component *c, mem_stats *out)
 {
     *out = c->stats;
+    out->mapped_bytes = c->mapped_bytes;
 }

@@ -4,6 +4,7 @@
  *   mem_cut.c        what stays        mem_place.c   loading
  *   mem_rows.c       rows by number    mem_stream.c  the ring that streamed tiles pass through
  *   mem_predict.c    the ring played through, to predict the time of a pass
+ *   mem_map.c        all weights where the system keeps the files' pages
  *
  * The rules of the shared state are in README.md. */
 #ifndef WEIR_MEM_INTERNAL_H
@@ -190,9 +191,11 @@ struct mem_component {
     mem_plan plan;
     uint8_t *fixed;
     uint8_t *resident;
-    uint8_t *control;  /* entries, row slots and staging; plan.io_bytes */
-    base_aio *aio;     /* NULL when nothing is ever read again */
-    mem_packer packer; /* pack NULL: none */
+    base_map **maps;       /* of each file, in the place of the two blocks; NULL: read */
+    uint64_t mapped_bytes; /* booked */
+    uint8_t *control;      /* entries, row slots and staging; plan.io_bytes */
+    base_aio *aio;         /* NULL when nothing is ever read again */
+    mem_packer packer;     /* pack NULL: none */
     uint32_t depth;
     bool buffered; /* some file is read through the page cache */
     mem_stream stream;
@@ -238,6 +241,12 @@ bool mem_tile_streams(const mem_weight *w, uint32_t tile);
 uint32_t mem_group_rows(const mem_weight *w);
 /* All tiles together are the weight's rows, each once, though not in ascending order. */
 void mem_tile_span(const mem_weight *w, uint32_t tile, uint32_t *row_begin, uint32_t *row_end);
+
+/* ---- mem_map.c ---- */
+/* Maps what a plan in which nothing streams places, and points all weights there. On failure nothing is
+ * mapped. */
+weir_status mem_map_all(mem_component *c, const mem_plan *plan, const mem_place_options *o, weir_error *err);
+void mem_unmap_all(mem_component *c);
 
 /* ---- mem_stream.c ---- */
 /* Takes in what has ended and queues reads ahead, as far as the ring goes. */

@@ -282,11 +282,11 @@ static weir_status allocate(mem_component *c, const mem_decision *d, weir_error 
 {
     const mem_plan *p = &d->plan;
     base_env *env = c->env;
-    if (p->fixed_bytes != 0) {
+    if (p->fixed_bytes != 0 && c->maps == NULL) {
         c->fixed = base_pages_alloc(env, BASE_TAG_WEIGHTS_FIXED, p->fixed_bytes, true, err);
         if (c->fixed == NULL) return WEIR_ERR_OUT_OF_MEMORY;
     }
-    if (p->resident_bytes != 0) {
+    if (p->resident_bytes != 0 && c->maps == NULL) {
         c->resident = base_pages_alloc(env, BASE_TAG_WEIGHTS_RESIDENT, p->resident_bytes, true, err);
         if (c->resident == NULL) return WEIR_ERR_OUT_OF_MEMORY;
     }
@@ -333,6 +333,18 @@ static weir_status decide_again(mem_component *c, const mem_plan *plan, mem_deci
     return WEIR_OK;
 }
 
+/* A mapping that fails is no error, except where reading would fail in the same way. */
+static void map_or_not(mem_component *c, const mem_plan *plan, const mem_place_options *options,
+                       weir_error *err)
+{
+    weir_error why = {0};
+    if (mem_map_all(c, plan, options, &why) == WEIR_OK) return;
+    if (why.code == WEIR_ERR_CANCELLED || why.code == WEIR_ERR_FILE_CHANGED || why.code == WEIR_ERR_TRUNCATED)
+        *err = why;
+    else
+        base_log(c->env, BASE_LOG_WARN, "weights are read, not mapped: %s", why.message);
+}
+
 weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_options *options,
                       weir_error *err)
 {
@@ -350,9 +362,10 @@ weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_op
     if (options->packer != NULL) c->packer = *options->packer;
     for (uint32_t i = 0; i < c->n_files; i++)
         c->buffered = c->buffered || base_file_direct_align(c->files[i]) == 0;
-    if (allocate(c, &d, &local) != WEIR_OK) goto fail;
-    if (load_all(c, &d, options, &local) != WEIR_OK) goto fail;
-    c->stats.reader = reader_text(c);
+    if (options->map && d.plan.ring_bytes == 0) map_or_not(c, &d.plan, options, &local);
+    if (local.code != WEIR_OK || allocate(c, &d, &local) != WEIR_OK) goto fail;
+    if (c->maps == NULL && load_all(c, &d, options, &local) != WEIR_OK) goto fail;
+    c->stats.reader = c->maps != NULL ? "mapped" : reader_text(c);
     for (uint32_t i = 0; i < c->n_weights; i++) {
         mem_weight *w = &c->weights[i];
         mem_set_tiles(w, d.tile_target);
@@ -378,6 +391,7 @@ void mem_unplace(mem_component *c)
     const mem_plan *p = &c->plan;
     base_aio_destroy(c->aio); /* waits for the reads that still write into the blocks below */
     if (c->aio != NULL && c->buffered) mem_drop_caches(c);
+    mem_unmap_all(c);
     base_pages_free(c->env, BASE_TAG_IO, c->control, p->io_bytes);
     base_pages_free(c->env, BASE_TAG_WEIGHTS_SLOTS, c->stream.ring, p->ring_bytes);
     base_pages_free(c->env, BASE_TAG_WEIGHTS_RESIDENT, c->resident, p->resident_bytes);

@@ -123,13 +123,20 @@ typedef struct mem_place_options {
     base_aio_options aio;
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_arg;
-    atomic_bool *cancel;      /* may be NULL; checked at every copy (R5.6) */
+    atomic_bool *cancel; /* may be NULL; checked at every copy (R5.6) */
+    /* R15.1: use the files' own pages where the plan streams nothing; reads where that fails. Weights are not
+     * packed then. */
+    bool map;
     const mem_packer *packer; /* NULL: all weights stay in their file's layout. Copied */
 } mem_place_options;
 /* Allocates and loads the fixed part and the resident tiles. On failure nothing stays placed. */
 weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_options *options,
                       weir_error *err);
 void mem_unplace(mem_component *c); /* frees, copies nothing back (R6.2) */
+
+/* Where weights are mapped, the file may be cut or changed beneath them. Before and after a run: OK, or
+ * TRUNCATED, FILE_CHANGED; then what was computed since the last check is worthless. */
+weir_status mem_check_mapped(const mem_component *c, weir_error *err);
 
 /* ---- using: one owner thread ---- */
 /* A whole weight in memory, or NULL when (part of) it streams. The pointer stays until mem_unplace. */
@@ -169,6 +176,7 @@ typedef struct mem_stats {
     double wait_seconds; /* the computation stood still for storage */
     uint64_t load_bytes; /* read while placing */
     double load_seconds;
+    uint64_t mapped_bytes; /* of what stays, pages of the files themselves */
     uint64_t packed_bytes; /* of the weights in memory, in the packed layout */
     const char *reader;    /* "io_uring direct", "threads buffered", ... */
 } mem_stats;

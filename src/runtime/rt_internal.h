@@ -69,6 +69,7 @@ typedef struct rt_options {
     bool alias;
     bool pack; /* weights that stay */
     bool profile;
+    weir_weights weights; /* READ, MAP or AUTO */
     base_aio_options aio;
 } rt_options;
 
@@ -80,6 +81,7 @@ typedef struct rt_plan {
     uint32_t max_rows, max_outputs, max_batch;
     uint32_t kv_dtype;
     uint32_t n_ops; /* of the program */
+    bool map;       /* weights are to be mapped */
 } rt_plan;
 
 typedef struct rt_sampler rt_sampler;

@@ -138,6 +138,7 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
         .progress = o != NULL ? o->progress : NULL,
         .progress_arg = o != NULL ? o->progress_arg : NULL,
         .cancel = &m->cancel,
+        .map = run->plan.map,
     };
     mem_packer packer = {.arg = run->device, .can_pack = can_pack, .pack = pack, .unpack_row = unpack_row};
     if (run->options.pack) place.packer = &packer;

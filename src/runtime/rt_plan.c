@@ -47,6 +47,13 @@ static weir_status read_settings(const weir_context *c, rt_options *out, weir_er
     if (out->pack && strcmp(pack, "auto") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "setting compute.pack is \"%.60s\": auto or off",
                          pack);
+    const char *weights = base_settings_get(c->settings, "memory.weights");
+    out->weights = strcmp(weights, "map") == 0    ? WEIR_WEIGHTS_MAP
+                   : strcmp(weights, "auto") == 0 ? WEIR_WEIGHTS_AUTO
+                                                  : WEIR_WEIGHTS_READ;
+    if (out->weights == WEIR_WEIGHTS_READ && strcmp(weights, "read") != 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "setting memory.weights is \"%.60s\": read, map or auto", weights);
     return rt_reader_options(c, &out->aio, err);
 }
 
@@ -91,6 +98,7 @@ weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_opt
     if (out->prefill_chunk > RT_ROWS_MAX) out->prefill_chunk = RT_ROWS_MAX;
     out->max_batch = o->max_batch == 0 || o->max_batch > out->n_sessions ? out->n_sessions : o->max_batch;
     status = read_settings(m->context, out, err);
+    if (o->weights != WEIR_WEIGHTS_DEFAULT) out->weights = o->weights;
     if (status != WEIR_OK || out->mem_bytes != 0) return status;
     base_memory_limits limits;
     status = rt_limits_read(m->context, &limits, err);
@@ -302,9 +310,12 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
         v->arena_saved_bytes =
             shape->info.unaliased_bytes - base_min(shape->info.arena_bytes, shape->info.unaliased_bytes);
     }
+    bool in_memory = p->model->storage.bytes_per_s > 0 && p->model->storage.in_memory;
+    out->map = mem->ring_bytes == 0 &&
+               (o->weights == WEIR_WEIGHTS_MAP || (o->weights == WEIR_WEIGHTS_AUTO && in_memory));
     memcpy(out->tag_bytes, need->tag_bytes, sizeof out->tag_bytes);
-    out->tag_bytes[BASE_TAG_WEIGHTS_FIXED] += mem->fixed_bytes;
-    out->tag_bytes[BASE_TAG_WEIGHTS_RESIDENT] += mem->resident_bytes;
+    out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : BASE_TAG_WEIGHTS_FIXED] += mem->fixed_bytes;
+    out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : BASE_TAG_WEIGHTS_RESIDENT] += mem->resident_bytes;
     out->tag_bytes[BASE_TAG_WEIGHTS_SLOTS] += mem->ring_bytes;
     uint64_t weights = mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes;
     v->planned_peak_bytes = rt_planner_budget(need, weights);

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-#define BLOCK_BYTES     (UINT64_C(128) << 20)
+/* Beyond what the caches of large processors hold. */
+#define BLOCK_BYTES     (UINT64_C(512) << 20)
 #define BLOCK_MIN_BYTES (UINT64_C(1) << 20)
 #define SECONDS         0.25
 #define ROUNDS_MAX      64
@@ -46,7 +47,13 @@ static weir_status products_init(bench_products *b, const weir_model *m, const r
     uint64_t rows = pass / ((uint64_t)PRODUCTS_PER_LAYER * h->n_layers + 1) / row_bytes;
     rows = base_align_up(base_min(base_max(rows, DEV_PACK_ROWS), UINT64_C(1) << 20), DEV_PACK_ROWS);
     b->matrix_bytes = rows * row_bytes;
-    uint64_t wanted = base_min(base_max(pass, BLOCK_MIN_BYTES), BLOCK_BYTES);
+    /* In a small control group the block itself must not be what ends the process. */
+    base_memory_limits limits;
+    uint64_t there, reserve;
+    weir_status status = rt_limits_read(m->context, &limits, err);
+    if (status == WEIR_OK) status = rt_default_budget(m->context, &limits, &there, &reserve, err);
+    if (status != WEIR_OK) return status;
+    uint64_t wanted = base_max(base_min(base_min(pass, BLOCK_BYTES), there / 2), BLOCK_MIN_BYTES);
     for (b->block_bytes = base_align_up(base_max(wanted, b->matrix_bytes), 4096); b->block == NULL;) {
         b->block = base_pages_alloc(b->env, BASE_TAG_RUNTIME, b->block_bytes, true, err);
         if (b->block != NULL) break;

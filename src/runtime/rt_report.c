@@ -43,6 +43,7 @@ static void fill_component(weir_memory_report *r, const rt_loaded *run, const me
     r->packed_bytes = s->packed_bytes;
     r->arena_saved_bytes = run->plan.view.arena_saved_bytes;
     if (s->reader != NULL) r->reader = s->reader;
+    r->mapped_bytes = s->mapped_bytes;
 }
 
 weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir_error *err)

@@ -108,4 +108,23 @@ meddle "a file replaced while it streams" 'cp "$tmp/good.gguf" "$tmp/n.gguf"; mv
 meddle "a file removed while it streams" 'rm "$tmp/m.gguf"' may --mem $mem
 meddle "a file cut short, read by threads" 'truncate -s 1000000 "$tmp/m.gguf"' must --mem 40MiB --set io.backend=threads
 meddle "a file cut short beneath a model that is whole in memory" 'truncate -s 1000000 "$tmp/m.gguf"' may
+# ---- mapped weights: zeros in the place of what is gone must not reach the answer
+meddle "a file cut short beneath mapped weights" 'truncate -s 1000000 "$tmp/m.gguf"' must --weights map
+meddle "a file emptied beneath mapped weights" ': >"$tmp/m.gguf"' must --weights map
+meddle "a file overwritten beneath mapped weights" 'head -c 2400000 /dev/zero | dd of="$tmp/m.gguf" conv=notrunc 2>/dev/null' must --weights map
+meddle "a file removed beneath mapped weights" 'rm "$tmp/m.gguf"' may --weights map
+# two processes with the same model: the pages are there once (R14.2: PSS)
+cp "$tmp/good.gguf" "$tmp/m.gguf"
+# kilobytes of the model file in a process, and its share of them
+mapped() { awk -v f="$tmp/m.gguf" '/^[0-9a-f]+-/ { on = $NF == f } on && /^Rss:/ { r += $2 } on && /^Pss:/ { p += $2 } END { print r + 0, p + 0 }' "/proc/$1/smaps"; }
+"$weir" run $long --weights map >"$tmp/out" 2>/dev/null &
+one=$!
+"$weir" run $long --weights map >"$tmp/out2" 2>/dev/null &
+two=$!
+until_written "$tmp/out" 50
+until_written "$tmp/out2" 50
+set -- $(mapped $one)
+kill -TERM $one $two
+wait $one $two
+if [ "${1:-0}" -gt 1000 ] && [ "$2" -le $(($1 * 6 / 10)) ]; then ok "two processes share mapped weights: $1 kB resident, $2 kB of them counted to each"; else no "two processes share mapped weights: resident ${1:-?} kB, share ${2:-?} kB"; fi
 echo "1..$n"
