@@ -56,6 +56,9 @@ float kern_ref_softmax(const float *x, size_t n, float inv_temperature, float *p
 /* Scratch of a matrix product is at least this: tables pack bands of weight rows over stretches of k there.
  */
 #define KERN_SCRATCH_MIN ((size_t)192 << 10)
+/* Scores that lie further below the largest weigh nothing: what they would add, 2^-92 of the largest weight,
+ * is lost in any sum, but subnormal weights and products are slow on most processors. */
+#define KERN_ATTENTION_LOW (-64.0f)
 /* Positions of one segment of the value sum (docs/numerics.md, Attention). */
 #define KERN_ATTENTION_SEGMENT 512u
 

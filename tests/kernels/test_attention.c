@@ -193,6 +193,33 @@ static void test_single_position(void **state)
     }
 }
 
+/* A score more than 64 below the largest weighs nothing, however large its value (docs/numerics.md). */
+static void test_far_scores(void **state)
+{
+    (void)state;
+    static const struct {
+        float gap, least, most;
+    } cases[] = {{63.5f, 200.0f, 400.0f}, {64.5f, 1.0f, 1.0f}, {90.0f, 1.0f, 1.0f}};
+    for (const char *const *name = kern_available(); *name; name++) {
+        const kern_table *t;
+        assert_int_equal(kern_select(*name, &t, NULL), WEIR_OK);
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            world w;
+            make_world(&w, shape(1, 1, 16, 0, 1), BASE_F32, 16, i);
+            w.a.scale = 1.0f;
+            for (int d = 0; d < 16; d++) {
+                w.q[d] = d == 0;
+                w.k[d] = 70.0f, w.k[16 + d] = 70.0f - cases[i].gap;
+                w.v[d] = 1.0f, w.v[16 + d] = 1e30f;
+            }
+            store_all(&w, t);
+            t->attention(&w.a, 0, 1, w.scratch);
+            for (int d = 0; d < 16; d++) assert_true(w.out[d] >= cases[i].least && w.out[d] <= cases[i].most);
+            free_world(&w);
+        }
+    }
+}
+
 /* The cache lies as kernels.h says. */
 static void test_layout(void **state)
 {
@@ -220,9 +247,9 @@ static void test_layout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),  cmocka_unit_test(test_window_and_ring),
-        cmocka_unit_test(test_softcap), cmocka_unit_test(test_single_position),
-        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_window_and_ring),
+        cmocka_unit_test(test_softcap),    cmocka_unit_test(test_single_position),
+        cmocka_unit_test(test_far_scores), cmocka_unit_test(test_layout),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

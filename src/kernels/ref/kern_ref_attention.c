@@ -74,7 +74,7 @@ static void attend_head(const kern_attention *a, uint32_t head, float *e)
         max = e[i] > max ? e[i] : max;
     }
     for (uint32_t i = 0; i < n; i++) {
-        e[i] = kern_expf(e[i] - max);
+        e[i] = e[i] - max < KERN_ATTENTION_LOW ? 0.0f : kern_expf(e[i] - max);
         lane[(a->first + i) % 16] += e[i];
     }
     float sum = kern_lane_tree(lane);

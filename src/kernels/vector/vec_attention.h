@@ -280,10 +280,11 @@ static float weigh(const kern_attention *a, uint32_t base, uint32_t first, uint3
             s = v_between(i < begin ? begin - i : 0, end - i < V_LANES ? end - i : V_LANES, s, lowest);
         top = v_max(s, top);
     }
-    const vf max = v_set(v_max_lane(top));
+    const vf max = v_set(v_max_lane(top)), low = v_set(KERN_ATTENTION_LOW);
     for (int p = 0; p < ATT_PARTS; p++) lanes[p] = v_zero();
     for (size_t i = start; i < end; i += V_LANES) {
-        vf x = v_exp(v_sub(v_load(e + i), max));
+        vf below = v_sub(v_load(e + i), max); /* v_max keeps what is no number */
+        vf x = v_less(below, low, v_zero(), v_exp(v_max(low, below)));
         if (i < begin || end - i < V_LANES)
             x = v_between(i < begin ? begin - i : 0, end - i < V_LANES ? end - i : V_LANES, x, v_zero());
         v_store(e + i, x);
