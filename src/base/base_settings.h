@@ -18,7 +18,7 @@
       "what the process holds beside Weir's memory: auto measures; or a size (tests)")                       \
     X("compute.cpus", "all",                                                                                 \
       "processors to compute on, such as 0,2-3: threads are bound to them; all: unbound")                    \
-    X("compute.pack", "off", "weights that stay are put into the kernels' own layout: auto, off")            \
+    X("compute.pack", "auto", "weights that stay are put into the kernels' own layout: auto, off")           \
     X("compute.ram_reserve", "auto", "memory the default budget leaves free: auto, or a size such as 1GiB")  \
     X("fault", "", "fault points to arm (tests)")                                                            \
     X("cgroup_root", "/sys/fs/cgroup", "where the cgroup file systems are mounted")                          \
