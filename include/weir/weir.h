@@ -431,6 +431,35 @@ WEIR_API weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, dou
 WEIR_API weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s,
                                          weir_error *err);
 
+/* What a process, the machine and this process's control group hold at this moment, as the kernel counts it.
+ * UINT64_MAX: the kernel does not tell, or (limits) there is none.
+ *
+ *   rss        pages in memory; pages that processes share count fully in each, so RSS is never added up
+ *   pss        the same with shared pages split among their users; may be added up over processes
+ *   available  the kernel's estimate of what new programs get without swapping: free pages are part of it
+ *   cgroup     all that the group is charged with, its page cache included; less inactive_file it is about
+ *              what the group cannot give back ("working set") */
+typedef struct weir_usage {
+    size_t struct_size;
+    uint64_t rss_bytes, peak_rss_bytes; /* VmRSS, VmHWM */
+    uint64_t pss_bytes, pss_anon_bytes, pss_file_bytes, private_bytes, swap_bytes;
+    uint64_t minor_faults, major_faults; /* since its start; major ones waited for storage */
+    uint64_t total_bytes, available_bytes, free_bytes, cached_bytes, swap_total_bytes, swap_free_bytes;
+    int cgroup_version; /* 1, 2; 0: none tells */
+    char cgroup_path[512];
+    uint64_t cgroup_bytes, cgroup_peak_bytes, cgroup_limit_bytes;
+    uint64_t cgroup_anon_bytes, cgroup_file_bytes, cgroup_inactive_file_bytes, cgroup_kernel_bytes;
+    uint64_t cgroup_kills;                 /* processes of the group killed for memory */
+    uint64_t some_stall_us, full_stall_us; /* waited for memory: the group's, else the machine's */
+} weir_usage;
+WEIR_API weir_status weir_usage_read(weir_context *c, int64_t pid, weir_usage *out, weir_error *err);
+
+/* SHA-256 of a file's bytes, as 64 hexadecimal digits, past the page cache as far as it can. `progress` may
+ * be NULL; returning false stops with CANCELLED. */
+WEIR_API weir_status weir_file_sha256(weir_context *c, const char *path,
+                                      bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes),
+                                      void *arg, char text[65], weir_error *err);
+
 /* ---------------------------------------------------------------- capacity by formula */
 
 /* How a layer remembers the text before it. Bytes of one layer and session at t tokens:

@@ -22,6 +22,8 @@
 #include "base_probe.h"
 #include "base_rng.h"
 #include "base_settings.h"
+#include "base_sha256.h"
 #include "base_system.h"
+#include "base_usage.h"
 
 #endif

@@ -289,6 +289,13 @@ void base_cgroup_memory(const char *proc_root, const char *cgroup_root, base_mem
     }
 }
 
+bool base_cgroup_folder(const char *proc_root, const char *cgroup_root, int version, char *out, size_t cap)
+{
+    hierarchy h;
+    find_hierarchy(&h, version, "memory", proc_root, cgroup_root);
+    return h.found && (size_t)snprintf(out, cap, "%s", h.group) < cap;
+}
+
 /* ---- processors ---- */
 
 /* Quota over period, rounded to whole processors, at least one. */

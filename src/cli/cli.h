@@ -8,7 +8,7 @@
  *   cli_storage.c  what storage delivers      cli_pack.c     pack
  *   cli_speculate.c  guesses                cli_bench_sessions.c, cli_bench_speculate.c  its other kinds
  *   cli_json.c     reports for scripts        cli_tools.c    synth, tokenize, plan, doctor
- *   cli_formula.c  plan --formula
+ *   cli_formula.c  plan --formula             cli_measure*.c  measure
  *
  * Standard output carries the answer, or with --json one document; all else goes to standard error. After an
  * error with --json standard output stays empty: the message stands on standard error, as without it.
@@ -216,6 +216,7 @@ int cli_plan(int argc, char **argv);
 /* weir plan --formula, which has options of its own. */
 bool cli_wants_formula(int argc, char **argv);
 int cli_formula(int argc, char **argv);
+int cli_measure(int argc, char **argv);
 int cli_doctor(int argc, char **argv);
 
 #endif

@@ -17,6 +17,7 @@ static const command commands[] = {
     {"chat", cli_chat, "talk with a model"},
     {"inspect", cli_inspect, "show what a model file holds"},
     {"plan", cli_plan, "say what a budget would hold, before anything is loaded"},
+    {"measure", cli_measure, "run more and more sessions and hold them against the plan"},
     {"verify", cli_verify, "prove that budgets, threads, chunks and batches give the same bits"},
     {"bench", cli_bench, "measure prefill and decoding per budget, against their limit"},
     {"pack", cli_pack, "write a model in the kernels' own layout, for faster streaming"},

@@ -151,7 +151,7 @@ for name in gpt-2 llama-spm deepseek-llm bert-bge; do
 done
 
 # ---- help and the manual: each command's section names the options that its help names, and no others; each is described
-for command in run chat inspect plan "plan --formula" verify bench pack synth tokenize doctor; do
+for command in run chat inspect plan "plan --formula" measure verify bench pack synth tokenize doctor; do
     "$weir" $command --help >"$tmp/help" 2>"$tmp/err"
     rc=$?
     check "weir $command --help" '[ $rc = 0 ] && [ ! -s "$tmp/err" ] && grep -q "^usage: weir $command" "$tmp/help"'
