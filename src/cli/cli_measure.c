@@ -11,10 +11,9 @@
 #include <unistd.h>
 
 static const char *const UNTESTED[] = {
-    "Latency under load: sessions began together, with short prompts of random tokens; no queue and no "
-    "users.",
-    "Long contexts: caches are allocated in full, but only the tokens of this run were computed.",
-    "Soak: each step ran for seconds; leaks, fragmentation and ageing of storage show after hours.",
+    "Latency under load: sessions began together, with random tokens; no queue and no users.",
+    "Long contexts: caches are allocated in full, but only this run's tokens were computed.",
+    "Soak: each step ran for seconds; leaks and fragmentation show after hours.",
     "Heat and power: a board that throttles after minutes was not waited for.",
     "Recovery: no step was repeated after a failure, a full disk or a power cut.",
     "Other programs: what they take at other times is not in these figures.",
@@ -72,7 +71,10 @@ static int add_file(const measure *m, json_t *files, const char *path)
     char text[65];
     size_t i;
     json_t *file;
-    json_array_foreach(files, i, file) if (strcmp(cli_measure_word(file, "path"), path) == 0) return CLI_OK;
+    json_array_foreach(files, i, file)
+    {
+        if (strcmp(cli_measure_word(file, "path"), path) == 0) return CLI_OK;
+    }
     json_t *j = json_pack("{s:o}", "path", cli_json_text(path, strlen(path)));
     json_array_append_new(files, j);
     if (m->no_hash) return CLI_OK;

@@ -237,7 +237,10 @@ bool cli_measure_html(const json_t *report, FILE *f)
     put_head(f, report);
     put_summary(f, report);
     fputs("<h2>Each step</h2>\n", f);
-    json_array_foreach(json_object_get(report, "steps"), i, item) put_step(f, item);
+    json_array_foreach(json_object_get(report, "steps"), i, item)
+    {
+        put_step(f, item);
+    }
     put_meaning(f);
     fputs("<h2>What this does not show</h2>\n<p>That it fitted does not say that it delivers.</p>\n<ul>", f);
     json_array_foreach(json_object_get(report, "not_tested"), i, item)

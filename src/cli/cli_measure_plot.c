@@ -66,7 +66,10 @@ static double largest(const json_t *list)
     double max = 0;
     size_t i;
     json_t *v;
-    json_array_foreach(list, i, v) if (json_number_value(v) > max) max = json_number_value(v);
+    json_array_foreach(list, i, v)
+    {
+        if (json_number_value(v) > max) max = json_number_value(v);
+    }
     return max;
 }
 

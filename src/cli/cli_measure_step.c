@@ -82,6 +82,9 @@ static void fill_arguments(arguments *a, const measure *m, uint32_t sessions)
     add_number(a, "--prompt-tokens", m->n_prompt, "");
     add_number(a, "--n", m->n_decode, "");
     add_text(a, "--kv-type", o->kv_type == WEIR_KV_F32 ? "f32" : "f16");
+    if (o->weights == WEIR_WEIGHTS_READ) add_text(a, "--weights", "read");
+    if (o->weights == WEIR_WEIGHTS_MAP) add_text(a, "--weights", "map");
+    if (o->weights == WEIR_WEIGHTS_AUTO) add_text(a, "--weights", "auto");
     if (m->common.cpus != NULL) add_text(a, "--cpus", m->common.cpus);
     for (uint32_t i = 0; i < m->common.settings.n; i++) add_text(a, "--set", m->common.settings.item[i]);
 }
@@ -346,9 +349,12 @@ static json_t *compared_json(const json_t *record)
     json_array_append_new(list, difference("peak",
                                            json_integer_value(json_object_get(memory, "planned_peak_bytes")),
                                            json_integer_value(json_object_get(memory, "peak_bytes"))));
-    json_object_foreach(json_object_get(memory, "accounts"), tag, account) json_array_append_new(
-        list, difference(tag, json_integer_value(json_object_get(account, "planned_bytes")),
-                         json_integer_value(json_object_get(account, "peak_bytes"))));
+    json_object_foreach(json_object_get(memory, "accounts"), tag, account)
+    {
+        json_array_append_new(list,
+                              difference(tag, json_integer_value(json_object_get(account, "planned_bytes")),
+                                         json_integer_value(json_object_get(account, "peak_bytes"))));
+    }
     return list;
 }
 

@@ -81,5 +81,7 @@ void cli_measure_foot(const json_t *report)
            "group  largest sample of all that the control group is charged with, its page cache included\n"
            "not tested:\n");
     json_array_foreach(json_object_get(report, "not_tested"), i, item)
+    {
         printf("  %s\n", json_string_value(item));
+    }
 }
