@@ -218,7 +218,9 @@ static int bench_model(bench *b)
     b->tokens = calloc(n_text, sizeof *b->tokens);
     if (b->tokens == NULL) return cli_fail("bench", "no memory for %u tokens", n_text);
     for (uint32_t i = 0; i < n_text; i++) b->tokens[i] = (int32_t)((i * 7919ull + 13) % info.n_vocab);
-    int rc = b->n_sessions > 1 ? cli_bench_sessions(b) : bench_budgets(b);
+    int rc = b->n_sessions > 1           ? cli_bench_sessions(b)
+             : b->speculate.mode != NULL ? cli_bench_speculate(b)
+                                         : bench_budgets(b);
     free(b->tokens);
     return rc;
 }
@@ -228,6 +230,7 @@ int cli_bench(int argc, char **argv)
     enum { MAX_TOKENS = 1 << 20 };
     bench b = {.n_prompt = 128, .n_decode = 32, .n_rounds = 3, .n_sessions = 1};
     cli_common_init(&b.common, "bench");
+    weir_generate_options_init(&b.generate);
     cli_args a = {.command = "bench",
                   .operand = "FILE",
                   .summary = "Measures prefill and decoding per budget, against their limit."};
@@ -242,6 +245,7 @@ int cli_bench(int argc, char **argv)
     cli_add(&a, "rounds", 0, CLI_U32, &b.n_rounds, "N",
             "rounds, of which the median counts (default 3, 32 at most)");
     cli_add_load(&a, &b.common);
+    cli_add_speculate(&a, &b.speculate);
     cli_add_json(&a, &b.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
@@ -252,6 +256,11 @@ int cli_bench(int argc, char **argv)
                          MAX_TOKENS, CLI_BENCH_ROUNDS);
     if (b.n_sessions < 1 || b.n_sessions > CLI_BENCH_SESSIONS)
         return cli_usage("bench", "--sessions may be 1 to %d", CLI_BENCH_SESSIONS);
+    rc = cli_speculate_check("bench", &b.speculate, &b.generate);
+    if (rc != CLI_OK) return rc;
+    if (b.speculate.mode == NULL && b.speculate.draft != NULL) b.speculate.mode = "auto";
+    if (b.n_sessions > 1 && b.speculate.mode != NULL)
+        return cli_usage("bench", "--sessions and --speculate are two measurements; give one of them");
     if (b.budgets.n == 0) b.budgets.bytes[b.budgets.n++] = 0;
     weir_context *context;
     rc = cli_open(&b.common, &context, &b.model);

@@ -10,8 +10,10 @@ typedef struct bench {
     cli_common common;
     cli_sizes budgets;
     uint32_t n_prompt, n_decode, n_rounds;
-    uint32_t depth;      /* tokens in the cache before the clock starts */
-    uint32_t n_sessions; /* above 1: so many share passes */
+    uint32_t depth;          /* tokens in the cache before the clock starts */
+    uint32_t n_sessions;     /* above 1: so many share passes */
+    cli_speculate speculate; /* with a mode: guessing against plain decoding */
+    weir_generate_options generate;
     weir_model *model;
     int32_t *tokens;
 } bench;
@@ -22,5 +24,7 @@ double cli_bench_median(double *x, uint32_t n);
 
 /* Sessions that share passes against one alone. Exit status. */
 int cli_bench_sessions(bench *b);
+/* Guessing against plain decoding. Exit status. */
+int cli_bench_speculate(bench *b);
 
 #endif

@@ -139,7 +139,11 @@ weir_status weir_answers_step(weir_answer *const *answers, size_t n, uint32_t pr
     status = rt_pass_run(m, run->shares, n_shares, err);
     if (status == WEIR_OK) {
         rt_costs_add(&run->costs, n_rows, base_now(m->env) - start);
+        weir_session *s = run->shares[0].session;
+        uint32_t before = s->n_tokens;
         for (size_t i = 0; i < n_shares; i++) take_share(&run->shares[i]);
+        if (n_shares == 1 && n_rows == run->shares[0].n_outputs)
+            rt_guess_settle(s, &run->costs, n_rows, s->n_tokens - before);
     } else {
         status = give_up(run, n_shares, status);
     }

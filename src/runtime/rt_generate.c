@@ -117,6 +117,7 @@ static weir_status answer_begin(weir_answer *a, const int32_t *prompt, size_t n,
     s->n_tokens += (uint32_t)n;
     a->n_sequence = s->n_tokens;
     s->answer = a;
+    rt_guess_begin(s);
     a->result = (weir_result){.struct_size = sizeof a->result, .n_prompt_tokens = n};
     return WEIR_OK;
 }

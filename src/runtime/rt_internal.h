@@ -263,6 +263,11 @@ double rt_costs_of(const rt_costs *c, uint32_t rows);
 void rt_speculate(rt_loaded *run, rt_share *shares, size_t n, uint32_t rows_left, uint32_t outputs_left);
 /* The i-th token that came, for what the guesses' kind is trusted from now on. */
 void rt_guess_note(weir_session *s, const rt_guess *guess, uint32_t i, int32_t token);
+/* Another text begins: what was learnt of the last counts half. */
+void rt_guess_begin(weir_session *s);
+/* A pass of an answer alone, of so many rows, gave so many tokens: whether guesses cost more than they save.
+ */
+void rt_guess_settle(weir_session *s, const rt_costs *c, uint32_t n_rows, uint32_t n_tokens);
 /* ---- rt_speculate_lookup.c ---- */
 /* What followed the longest end of t[0, n) where it occurred before, and that length; gives the number of
  * guesses: n_wanted, or 0 where not even the last token did. */

@@ -3,10 +3,19 @@
 
 #include <string.h>
 
-#define GAIN_MIN       1.03 /* expected; below it a pass goes without */
-#define KEEP           0.96 /* weight that a trial keeps with each that follows */
+#define GAIN_MIN       1.05 /* expected; below it a pass goes without */
+#define KEEP           0.98 /* weight that a trial keeps with each that follows */
 #define IDLE_PASSES    64   /* until a measured time is doubted */
-#define DOUBT          0.01
+#define IDLE_FEW       8
+#define DOUBT          0.0005
+#define ROW_STREAMED   0.01 /* of a pass, for each row more, while nothing is measured */
+#define ROW_RESIDENT   0.1
+#define GAIN_SURE      1.5 /* worth breaking a pause for */
+#define LOSS_SHARE     0.005
+#define LOSS_MEMORY    256 /* passes */
+#define LOSS_PASSES    0.5
+#define PAUSE          48
+#define PAUSE_MAX      384
 #define DRAFT_FIRST    4 /* guesses of a draft model about which nothing is known */
 #define DRAFT_WAIT     16
 #define DRAFT_WAIT_MAX 1024
@@ -16,8 +25,8 @@
 
 void rt_costs_add(rt_costs *c, uint32_t rows, double seconds)
 {
-    /* The first finds nothing read ahead. */
-    if (c->n_passes++ == 0) return;
+    /* The first finds nothing read ahead. A prompt's is better than nothing. */
+    if (c->n_passes++ == 0 && rows <= RT_COST_ROWS) return;
     if (rows > RT_COST_ROWS) {
         if (rows >= c->long_rows) {
             c->long_rows = rows;
@@ -28,13 +37,17 @@ void rt_costs_add(rt_costs *c, uint32_t rows, double seconds)
     if (c->idle[rows] > IDLE_PASSES && c->count[rows] > 1) c->count[rows] = 1;
     /* Something else on the machine can hold up one pass; it says little about the next. */
     if (c->count[rows] > 1 && seconds > 4 * c->seconds[rows]) seconds = 4 * c->seconds[rows];
-    c->seconds[rows] += (seconds - c->seconds[rows]) / (double)(base_min(c->count[rows], 7) + 1);
+    double before = c->seconds[rows];
+    c->seconds[rows] += (seconds - before) / (double)(base_min(c->count[rows], 7) + 1);
+    double change = rows == 1 && c->count[1] >= 4 ? c->seconds[1] / before : 1;
     c->count[rows]++;
     c->idle[rows] = 0;
     for (uint32_t r = 1; r <= RT_COST_ROWS; r++) {
-        if (r == rows || c->count[r] == 0) continue;
-        /* A time that is not measured any more comes down until it is tried again. */
-        if (++c->idle[r] > IDLE_PASSES && r > rows && c->seconds[r] > c->seconds[rows])
+        if (r == rows || c->count[r] == 0 || ++c->idle[r] <= IDLE_FEW) continue;
+        /* What is not measured now goes with the machine, as plain passes show it; and a time that was
+         * measured on a bad moment comes down until it is tried again. */
+        c->seconds[r] *= change;
+        if (c->idle[r] > IDLE_PASSES && r > rows && c->seconds[r] > c->seconds[rows])
             c->seconds[r] -= DOUBT * (c->seconds[r] - c->seconds[rows]);
     }
 }
@@ -59,7 +72,7 @@ double rt_costs_of(const rt_costs *c, uint32_t rows)
     double high = above <= RT_COST_ROWS ? measured(c, above) : c->long_rows != 0 ? c->long_seconds : 0;
     uint32_t high_rows = above <= RT_COST_ROWS ? above : c->long_rows;
     if (low == 0) return high;
-    if (high <= low) return high != 0 ? low : low * (1 + 0.1 * (rows - below));
+    if (high <= low) return high != 0 ? low : low * (1 + c->row_guess * (rows - below));
     return low + (high - low) * (double)(rows - below) / (double)(high_rows - below);
 }
 
@@ -83,7 +96,7 @@ static void note(rt_guessing *g, uint32_t kind, bool hit)
 static double chance(const rt_guessing *g, uint32_t kind)
 {
     static const double before[RT_KINDS] = {0.1, 0.15, 0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.6};
-    const double weight = 2;
+    const double weight = 3;
     return (g->hits[kind] + weight * before[kind]) / (g->trials[kind] + weight);
 }
 
@@ -95,6 +108,33 @@ void rt_guess_note(weir_session *s, const rt_guess *guess, uint32_t i, int32_t t
         note(&s->guessing, RT_KIND_DRAFT, guess->token[i] == token);
     else if (i > 0)
         note(&s->guessing, kind_of(guess->length + i), guess->token[i] == token);
+}
+
+void rt_guess_begin(weir_session *s)
+{
+    for (uint32_t k = 0; k < RT_KINDS; k++) {
+        s->guessing.hits[k] /= 2;
+        s->guessing.trials[k] /= 2;
+    }
+}
+
+/* What an answer alone in its passes lost is limited, whatever the estimates said. */
+void rt_guess_settle(weir_session *s, const rt_costs *c, uint32_t n_rows, uint32_t n_tokens)
+{
+    rt_guessing *g = &s->guessing;
+    double plain = rt_costs_of(c, 1), took = rt_costs_of(c, n_rows);
+    if (plain == 0) return;
+    g->total += took - g->total / LOSS_MEMORY;
+    g->pause -= (uint32_t)base_min(g->pause, n_tokens);
+    if (n_rows == 1) return;
+    g->profit += (double)n_tokens * plain - took;
+    if (g->profit > plain) {
+        g->profit = plain; /* gains of another text are not to be lost on this one */
+        g->wait = 0;
+    }
+    if (g->profit > -LOSS_SHARE * g->total - LOSS_PASSES * plain) return;
+    g->pause = g->wait = (uint32_t)base_min(g->wait == 0 ? PAUSE : 2 * g->wait, PAUSE_MAX);
+    g->profit = g->total = 0;
 }
 
 /* ---- choosing ---- */
@@ -117,7 +157,7 @@ static uint32_t best_count(const stand *p, const rt_guessing *g, uint32_t length
                            double *rate, double *more)
 {
     uint32_t best = 0;
-    double right = 1, sum = 0, least = rate_of(p, 0, 0, 0) * GAIN_MIN;
+    double right = 1, sum = 0, least = rate_of(p, 0, 0, 0) * (g->pause != 0 ? GAIN_SURE : GAIN_MIN);
     *rate = rate_of(p, 0, 0, 0);
     *more = 0;
     for (uint32_t n = 1; n <= most; n++) {
@@ -211,6 +251,7 @@ static uint32_t most_guesses(const weir_answer *a)
 
 void rt_speculate(rt_loaded *run, rt_share *shares, size_t n, uint32_t rows_left, uint32_t outputs_left)
 {
+    run->costs.row_guess = run->plan.view.streamed_bytes_per_pass != 0 ? ROW_STREAMED : ROW_RESIDENT;
     stand p = {.costs = &run->costs, .rows = (uint32_t)n, .tokens = (double)n};
     uint32_t room = (uint32_t)base_min(rows_left, outputs_left);
     for (size_t i = 0; i < n; i++) {

@@ -27,6 +27,7 @@ typedef struct rt_costs {
     double long_seconds;              /* of a longer one, in prefill */
     uint32_t long_rows;               /* 0: none */
     uint64_t n_passes;
+    double row_guess; /* a row's share of a pass, for what nothing is known of */
 } rt_costs;
 
 /* Kinds of guesses: by the length of the text that was found again, and the draft model's. */
@@ -36,6 +37,10 @@ typedef struct rt_costs {
 /* What a session has learnt about guesses at its text. */
 typedef struct rt_guessing {
     double hits[RT_KINDS], trials[RT_KINDS];
+    /* Seconds that guesses saved, less those that they cost; and of all passes. */
+    double profit, total;
+    uint32_t pause;       /* tokens without guesses, since they cost more than they saved */
+    uint32_t wait;        /* how long the next pause is */
     double draft_seconds; /* for one token of the draft model; 0: not measured */
     uint32_t draft_pause; /* tokens until it is tried again */
     uint32_t draft_wait;  /* how long the next pause is */
