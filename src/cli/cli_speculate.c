@@ -64,15 +64,16 @@ int cli_speculate_load(cli_common *c, cli_speculate *s)
     weir_status status = weir_model_open(c->context, s->draft, &s->model, &err);
     if (status == WEIR_OK) status = choose_budget(c, s, &o, &err);
     if (status == WEIR_OK) status = weir_model_load(s->model, &o, &err);
+    /* The other model's plan counts what is there when it is made, this session's cache as well. */
+    if (status == WEIR_OK) status = weir_session_create(s->model, &s->session, &err);
     return status == WEIR_OK ? CLI_OK : cli_error(c->command, &err);
 }
 
-int cli_speculate_attach(cli_common *c, cli_speculate *s, weir_session *session)
+int cli_speculate_attach(const cli_common *c, const cli_speculate *s, weir_session *session)
 {
     weir_error err;
     if (s->model == NULL) return CLI_OK;
-    weir_status status = weir_session_create(s->model, &s->session, &err);
-    if (status == WEIR_OK) status = weir_session_set_draft(session, s->session, &err);
+    weir_status status = weir_session_set_draft(session, s->session, &err);
     return status == WEIR_OK ? CLI_OK : cli_error(c->command, &err);
 }
 

@@ -6,8 +6,9 @@
  *              smallest and the whole budget of its own combination, so that "smallest" is never roomy
  *   batch      the sessions beside the first run prompts of other lengths; each must give what it gives alone
  *   reference  the first line: whole, all threads, every session alone
+ *   answers    whole answers: guesses that a pass checks, sessions that join and leave (cli_verify_answers.c)
  */
-#include "cli.h"
+#include "cli_verify.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MAX_PROMPT = 512, MAX_BATCH = 3, MAX_VARIANTS = 512 };
+enum { MAX_PROMPT = 512, MAX_BATCH = 3, MAX_VARIANTS = 512, ANSWER_STEPS = 4 };
 enum { LEVEL_SMALLEST, LEVEL_QUARTER, LEVEL_HALF, LEVEL_MOST, LEVEL_WHOLE, N_LEVELS };
 
 static const char *const level_names[N_LEVELS] = {"smallest", "quarter", "half", "most", "whole"};
@@ -287,6 +288,43 @@ static void make_prompts(verify *v)
         }
 }
 
+static void take_answer(void *arg, const cli_verify_outcome *o)
+{
+    verify *v = arg;
+    const char *drawn = o->sampled ? "sampled" : "greedy";
+    bool same = o->status == WEIR_OK && o->same;
+    char mem[32], line[WEIR_ERROR_MESSAGE_BYTES];
+    if (same)
+        v->passed++;
+    else
+        v->failed++;
+    if (v->rows != NULL) {
+        json_t *j = json_pack("{s:b,s:s,s:s,s:s}", "same", same, "budget", o->level, "answers", o->check,
+                              "drawn", drawn);
+        const cli_number numbers[] = {{"mem_bytes", o->mem_bytes},
+                                      {"passes", o->passes},
+                                      {"drafted", o->drafted},
+                                      {"accepted", o->accepted}};
+        cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
+        if (o->status != WEIR_OK)
+            json_object_set_new(j, "error", cli_json_text(o->err.message, strlen(o->err.message)));
+        else
+            json_object_set_new(j, "logits_hash", cli_json_hash(o->hash));
+        json_array_append_new(v->rows, j);
+        return;
+    }
+    printf("%s  %-8s mem %-10s answers: %-8s %-8s ", same ? "same" : "DIFF", o->level,
+           weir_size_text(o->mem_bytes, mem), o->check, drawn);
+    if (o->status != WEIR_OK)
+        printf("failed: %s\n", cli_line_text(o->err.message, line, sizeof line));
+    else if (!same)
+        printf("%016" PRIx64 ", alone %016" PRIx64 "\n", o->hash, o->wanted);
+    else
+        printf("%3" PRIu64 " passes, %" PRIu64 " of %" PRIu64 " guesses right  %016" PRIx64 "\n", o->passes,
+               o->accepted, o->drafted, o->hash);
+    fflush(stdout);
+}
+
 static int verify_model(verify *v)
 {
     weir_error err;
@@ -294,16 +332,27 @@ static int verify_model(verify *v)
     if (weir_model_get_info(v->model, &info, &err) != WEIR_OK) return cli_error("verify", &err);
     v->n_vocab = info.n_vocab;
     make_prompts(v);
-    uint32_t need = v->n_steps;
+    uint32_t need = v->n_prompt + ANSWER_STEPS * v->n_steps;
     for (uint32_t s = 0; s < MAX_BATCH; s++)
         if (prompt_length(v, s) + v->n_steps > need) need = prompt_length(v, s) + v->n_steps;
     if (v->common.load.ctx_tokens == 0) v->common.load.ctx_tokens = need;
     if (v->common.load.ctx_tokens < need)
         return cli_usage("verify", "--ctx %u is too short; %u tokens are run", v->common.load.ctx_tokens,
                          need);
-    if (add_matrix(v, &err) != WEIR_OK) return cli_error("verify", &err);
+    weir_machine machine = {.struct_size = sizeof machine};
+    char cpu[32];
+    if (weir_machine_read(v->common.context, &machine, &err) != WEIR_OK || add_matrix(v, &err) != WEIR_OK)
+        return cli_error("verify", &err);
+    snprintf(cpu, sizeof cpu, "%s", machine.cpu_set);
     if (v->common.json) v->rows = json_array();
     for (uint32_t i = 0; i < v->n_variants; i++) check_variant(v, &v->variants[i]);
+    /* The matrix ends with settings of its last line. */
+    if (weir_context_set(v->common.context, "memory.alias_activations", "on", &err) != WEIR_OK ||
+        weir_context_set(v->common.context, "cpu", cpu, &err) != WEIR_OK)
+        return cli_error("verify", &err);
+    if (v->n_steps > 0)
+        cli_verify_answers(&v->common, v->model, v->n_prompt, ANSWER_STEPS * v->n_steps, v->full, take_answer,
+                           v);
     bool good = v->failed == 0 && v->passed > 0;
     if (!v->common.json) {
         printf("%u passed, %u failed\n", v->passed, v->failed);
@@ -330,7 +379,7 @@ int cli_verify(int argc, char **argv)
             "Proves that budgets, threads, chunks and batches give the same bits. Exit 1 on any difference."};
     cli_add_model(&a, &v.common);
     cli_add(&a, "full", 0, CLI_FLAG, &v.full, NULL,
-            "every combination (five budgets, four chunks, batches 1 to 3)");
+            "every combination (five budgets, four chunks, batches 1 to 3; answers at three budgets)");
     cli_add(&a, "prompt-tokens", 0, CLI_U32, &v.n_prompt, "N",
             "length of the prompt (default 23, 512 at most)");
     cli_add(&a, "steps", 0, CLI_U32, &v.n_steps, "N", "tokens decoded (default 4)");

@@ -292,6 +292,8 @@ void rt_storage_use(weir_model *m);
 weir_status rt_reader_options(const weir_context *c, base_aio_options *out, weir_error *err);
 
 /* ---- rt_load.c ---- */
+/* Beside another loaded model, planning and loading need memory of the new budget before it is in force. */
+weir_status rt_budget_raise(weir_context *c, uint64_t budget_bytes, weir_error *err);
 void rt_unload(weir_model *m);
 
 /* ---- helpers ---- */

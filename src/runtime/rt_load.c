@@ -42,6 +42,14 @@ static weir_status budget_set(weir_context *c, const rt_plan *plan, weir_error *
     return status;
 }
 
+weir_status rt_budget_raise(weir_context *c, uint64_t budget_bytes, weir_error *err)
+{
+    base_ledger_view v;
+    base_ledger_read(c->env, &v);
+    if (c->n_loaded == 0 || budget_bytes <= v.limit_bytes) return WEIR_OK;
+    return base_ledger_set_limit(c->env, budget_bytes, err);
+}
+
 static weir_status allocate_rows(weir_model *m, rt_loaded *run, weir_error *err)
 {
     base_env *env = m->env;
@@ -178,30 +186,33 @@ weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_erro
         base_ledger_peak_reset(m->env);
     }
     double start = base_now(m->env);
-    bool made_text;
+    bool made_text = false;
     weir_error failure = {0};
-    status = load_text(m, &made_text, err);
-    if (status != WEIR_OK) return status;
+    rt_options options;
     base_ledger_view ledger, before;
     base_ledger_read(m->env, &ledger);
-    rt_ledger_read(c, &before);
     uint64_t booked = c->booked_bytes;
-    rt_loaded *run = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *run, &failure);
-    if (run == NULL) goto fail_text;
+    rt_loaded *run = NULL;
+    status = rt_options_resolve(m, o, &options, &failure);
+    if (status == WEIR_OK) status = rt_budget_raise(c, options.mem_bytes, &failure);
+    if (status == WEIR_OK) status = load_text(m, &made_text, &failure);
+    if (status != WEIR_OK) goto fail;
+    rt_ledger_read(c, &before);
+    run = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *run, &failure);
+    if (run == NULL) goto fail;
     run->before = before;
-    status = rt_options_resolve(m, o, &run->options, &failure);
-    if (status == WEIR_OK) status = load_planned(m, run, o, &failure);
-    if (status != WEIR_OK) goto fail_run;
+    run->options = options;
+    status = load_planned(m, run, o, &failure);
+    if (status != WEIR_OK) goto fail;
     run->load_seconds = base_now(m->env) - start;
     m->run = run;
     c->n_loaded++;
     return WEIR_OK;
 
-fail_run:
-    run_free(m, run);
-    budget_restore(c, ledger.limit_bytes, booked);
-fail_text:
+fail:
+    if (run != NULL) run_free(m, run);
     if (made_text) rt_text_finish(m);
+    budget_restore(c, ledger.limit_bytes, booked);
     *err = failure;
     return failure.code;
 }

@@ -421,19 +421,13 @@ weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_vie
     return WEIR_OK;
 }
 
-weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out, weir_error *err)
+static weir_status plan_model(weir_model *m, const rt_options *options, weir_plan *out, weir_error *err)
 {
-    weir_error local;
-    err = rt_error(err, &local);
-    rt_options options;
-    weir_status status = rt_model_runs(m, err);
-    if (status == WEIR_OK) status = rt_options_resolve(m, o, &options, err);
-    if (status != WEIR_OK) return status;
     /* Its true size is part of the plan. A model without a tokenizer that works can still be run by tokens.
      */
     weir_error advice = {0};
     const fmt_tokenizer *tokenizer;
-    status = rt_text_tokenizer(m, &tokenizer, &advice);
+    weir_status status = rt_text_tokenizer(m, &tokenizer, &advice);
     if (status != WEIR_OK && m->text->why_none.code == WEIR_OK) {
         *err = advice;
         return status;
@@ -442,14 +436,31 @@ weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan
     rt_ledger_read(m->context, &before);
     if (m->run != NULL) before = m->run->before;
     dev_device *device;
-    status = rt_device_create(m, &options, &before, &device, err);
+    status = rt_device_create(m, options, &before, &device, err);
     if (status != WEIR_OK) return status;
     rt_plan plan;
-    status = rt_plan_make(m, &options, device, &before, &plan, &advice);
+    status = rt_plan_make(m, options, device, &before, &plan, &advice);
     dev_destroy(device);
     if (status == WEIR_OK)
         *out = plan.view;
     else
         *err = advice;
+    return status;
+}
+
+weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out, weir_error *err)
+{
+    weir_error local, none;
+    err = rt_error(err, &local);
+    rt_options options;
+    weir_status status = rt_model_runs(m, err);
+    if (status == WEIR_OK) status = rt_options_resolve(m, o, &options, err);
+    if (status != WEIR_OK) return status;
+    base_ledger_view ledger;
+    base_ledger_read(m->env, &ledger);
+    status = rt_budget_raise(m->context, options.mem_bytes, err);
+    if (status == WEIR_OK) status = plan_model(m, &options, out, err);
+    /* A tokenizer that was made stays; where it does not fit the other model's budget, this one's holds. */
+    base_ledger_set_limit(m->env, ledger.limit_bytes, &none);
     return status;
 }

@@ -1,0 +1,25 @@
+/* What the two parts of `weir verify` share. */
+#ifndef WEIR_CLI_VERIFY_H
+#define WEIR_CLI_VERIFY_H
+
+#include "cli.h"
+
+/* One way of getting an answer, held against plain decoding by the session alone. */
+typedef struct cli_verify_outcome {
+    const char *check;  /* "lookup", "draft", "sessions" */
+    const char *level;  /* "half", "whole" */
+    bool sampled;       /* at a temperature, with a seed; else greedy */
+    weir_status status; /* with err */
+    weir_error err;
+    bool same;
+    uint64_t hash, wanted; /* of the first answer that differs, else of the first */
+    uint64_t mem_bytes, passes, drafted, accepted;
+} cli_verify_outcome;
+
+/* Answers with guesses, from the text and from a draft, and answers of sessions that join and leave: for each
+ * `tell` hears the outcome. The prompts hold n_prompt tokens, answers n_tokens. */
+typedef void (*cli_verify_tell)(void *arg, const cli_verify_outcome *o);
+void cli_verify_answers(const cli_common *c, weir_model *m, uint32_t n_prompt, uint32_t n_tokens, bool full,
+                        cli_verify_tell tell, void *arg);
+
+#endif

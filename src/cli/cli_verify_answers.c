@@ -1,0 +1,238 @@
+/* The other half of weir verify: whole answers. Guesses that one pass checks (from the text, and from a draft
+ * model: the model itself, which is always right where a pass has room) and sessions that join and leave at
+ * any token must give the tokens and the logits of plain decoding by the session alone, greedily and with
+ * random numbers (X1, X4). */
+#include "cli_verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_SESSIONS = 3, CHUNK = 8, STEPS_MAX = 100000 };
+
+typedef struct answers {
+    const cli_common *common;
+    weir_model *model, *draft;
+    uint32_t n_prompt, n_tokens;
+    int32_t *prompt; /* N_SESSIONS of n_prompt, each coming back to itself */
+    weir_session *session[N_SESSIONS], *draft_session;
+    uint64_t wanted[2][N_SESSIONS]; /* greedy, sampled */
+    uint64_t mem_bytes;
+    const char *level;
+    cli_verify_tell tell;
+    void *arg;
+} answers;
+
+static weir_generate_options options_of(const answers *v, bool sampled, weir_speculate how)
+{
+    weir_generate_options o;
+    weir_generate_options_init(&o);
+    o.max_tokens = v->n_tokens;
+    o.ignore_end = true;
+    o.speculate = how;
+    if (sampled) {
+        o.sampling.temperature = 0.9F;
+        o.sampling.top_p = 0.95F;
+        o.sampling.repeat_penalty = 1.1F;
+        o.sampling.seed = 20;
+    }
+    return o;
+}
+
+static weir_status make_prompts(answers *v, weir_error *err)
+{
+    weir_model_info info = {.struct_size = sizeof info};
+    weir_status status = weir_model_get_info(v->model, &info, err);
+    uint64_t state = 88172645463325252u;
+    for (uint32_t i = 0; i < N_SESSIONS * v->n_prompt && status == WEIR_OK; i++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        uint32_t at = i % v->n_prompt, period = v->n_prompt / 2 + 1;
+        v->prompt[i] = at < period ? (int32_t)(state % info.n_vocab) : v->prompt[i - period];
+    }
+    return status;
+}
+
+/* One answer by the session alone. */
+static weir_status alone(answers *v, uint32_t s, bool sampled, weir_speculate how, cli_verify_outcome *out)
+{
+    weir_generate_options o = options_of(v, sampled, how);
+    weir_result r = {.struct_size = sizeof r};
+    weir_session_reset(v->session[s]);
+    weir_status status =
+        weir_generate(v->session[s], v->prompt + s * v->n_prompt, v->n_prompt, &o, &r, &out->err);
+    out->hash = r.logits_hash;
+    out->passes = r.n_passes;
+    out->drafted = r.n_drafted;
+    out->accepted = r.n_accepted;
+    weir_result_finish(v->model, &r);
+    return status;
+}
+
+static void tell(answers *v, cli_verify_outcome *out)
+{
+    out->level = v->level;
+    out->mem_bytes = v->mem_bytes;
+    v->tell(v->arg, out);
+}
+
+/* What plain decoding gives; false after an error, which is told. */
+static bool make_wanted(answers *v)
+{
+    for (int sampled = 0; sampled < 2; sampled++)
+        for (uint32_t s = 0; s < N_SESSIONS; s++) {
+            cli_verify_outcome out = {.check = "plain", .sampled = sampled != 0};
+            out.status = alone(v, s, sampled != 0, WEIR_SPECULATE_OFF, &out);
+            v->wanted[sampled][s] = out.hash;
+            if (out.status == WEIR_OK) continue;
+            tell(v, &out);
+            return false;
+        }
+    return true;
+}
+
+static void check_guesses(answers *v, const char *name, weir_speculate how)
+{
+    for (int sampled = 0; sampled < 2; sampled++) {
+        cli_verify_outcome out = {.check = name, .sampled = sampled != 0};
+        out.status = alone(v, 0, sampled != 0, how, &out);
+        out.wanted = v->wanted[sampled][0];
+        out.same = out.hash == out.wanted;
+        tell(v, &out);
+    }
+}
+
+/* Session s begins at step 2 s, and ends when its answer does: the first has the fewest tokens to go. */
+static weir_status run_shared(answers *v, bool sampled, weir_answer **a, cli_verify_outcome *out)
+{
+    size_t n = 0;
+    for (uint32_t step = 0; step < STEPS_MAX; step++) {
+        weir_status status = WEIR_OK;
+        if (n < N_SESSIONS && step % 2 == 0) {
+            weir_generate_options o =
+                options_of(v, sampled, n == 1 ? WEIR_SPECULATE_LOOKUP : WEIR_SPECULATE_OFF);
+            weir_session_reset(v->session[n]);
+            status = weir_answer_begin(v->session[n], v->prompt + n * v->n_prompt, v->n_prompt, &o, &a[n],
+                                       &out->err);
+            n += status == WEIR_OK;
+        }
+        if (status == WEIR_OK) status = weir_answers_step(a, n, 0, &out->err);
+        if (status != WEIR_OK) return status;
+        size_t done = 0;
+        while (done < n && weir_answer_done(a[done])) done++;
+        if (done == N_SESSIONS) return WEIR_OK;
+    }
+    return WEIR_OK;
+}
+
+static void check_sessions(answers *v)
+{
+    for (int sampled = 0; sampled < 2; sampled++) {
+        cli_verify_outcome out = {.check = "sessions", .sampled = sampled != 0, .same = true};
+        weir_answer *a[N_SESSIONS] = {0};
+        out.status = run_shared(v, sampled != 0, a, &out);
+        for (uint32_t s = 0; s < N_SESSIONS; s++) {
+            weir_result r = {.struct_size = sizeof r};
+            weir_error err;
+            weir_status status = weir_answer_end(a[s], &r, &err);
+            if (out.status == WEIR_OK && status != WEIR_OK) {
+                out.status = status;
+                out.err = err;
+            }
+            if (s == 0 || (out.same && r.logits_hash != v->wanted[sampled][s])) {
+                out.hash = r.logits_hash;
+                out.wanted = v->wanted[sampled][s];
+            }
+            out.same &= r.logits_hash == v->wanted[sampled][s];
+            out.passes += r.n_passes;
+            out.drafted += r.n_drafted;
+            out.accepted += r.n_accepted;
+            weir_result_finish(v->model, &r);
+        }
+        tell(v, &out);
+    }
+}
+
+static void release(answers *v)
+{
+    weir_session_destroy(v->draft_session);
+    v->draft_session = NULL;
+    for (uint32_t s = 0; s < N_SESSIONS; s++) {
+        weir_session_destroy(v->session[s]);
+        v->session[s] = NULL;
+    }
+    weir_model_unload(v->model);
+    weir_model_close(v->draft);
+    v->draft = NULL;
+}
+
+/* The draft in the smallest budget that it runs with; the model beside it in `part` of what it needs more. */
+static weir_status place(answers *v, uint32_t part, weir_error *err)
+{
+    weir_plan plan = {.struct_size = sizeof plan};
+    weir_load_options o = v->common->load;
+    o.n_sessions = o.max_batch = 1;
+    o.prefill_chunk = CHUNK;
+    weir_status status = weir_model_open(v->common->context, v->common->model, &v->draft, err);
+    if (status == WEIR_OK) status = weir_model_plan(v->draft, &o, &plan, err);
+    /* What the process itself holds grows a little while it runs. */
+    const uint64_t slack = plan.smallest_bytes / 32 + (2 << 20);
+    o.mem_bytes = plan.smallest_bytes + slack;
+    if (status == WEIR_OK) status = weir_model_load(v->draft, &o, err);
+    if (status == WEIR_OK) status = weir_session_create(v->draft, &v->draft_session, err);
+    o.n_sessions = o.max_batch = N_SESSIONS;
+    o.mem_bytes = 0;
+    if (status == WEIR_OK) status = weir_model_plan(v->model, &o, &plan, err);
+    if (status != WEIR_OK) return status;
+    uint64_t between = plan.whole_bytes > plan.smallest_bytes ? plan.whole_bytes - plan.smallest_bytes : 0;
+    o.mem_bytes = plan.smallest_bytes + between / 2 * part + slack;
+    v->mem_bytes = o.mem_bytes;
+    status = weir_model_load(v->model, &o, err);
+    for (uint32_t s = 0; s < N_SESSIONS && status == WEIR_OK; s++)
+        status = weir_session_create(v->model, &v->session[s], err);
+    return status;
+}
+
+static void check_level(answers *v, uint32_t part, const char *level)
+{
+    cli_verify_outcome out = {.check = "plain"};
+    v->level = level;
+    out.status = place(v, part, &out.err);
+    if (out.status != WEIR_OK) {
+        tell(v, &out);
+    } else if (make_wanted(v)) {
+        check_guesses(v, "lookup", WEIR_SPECULATE_LOOKUP);
+        check_sessions(v);
+        cli_verify_outcome attach = {.check = "draft"};
+        attach.status = weir_session_set_draft(v->session[0], v->draft_session, &attach.err);
+        if (attach.status == WEIR_OK)
+            check_guesses(v, "draft", WEIR_SPECULATE_DRAFT);
+        else
+            tell(v, &attach);
+    }
+    release(v);
+}
+
+void cli_verify_answers(const cli_common *c, weir_model *m, uint32_t n_prompt, uint32_t n_tokens, bool full,
+                        cli_verify_tell told, void *arg)
+{
+    answers v = {
+        .common = c, .model = m, .n_prompt = n_prompt, .n_tokens = n_tokens, .tell = told, .arg = arg};
+    cli_verify_outcome out = {.check = "plain"};
+    v.level = "half";
+    v.prompt = calloc((size_t)N_SESSIONS * n_prompt, sizeof *v.prompt);
+    if (v.prompt == NULL) {
+        out.status = out.err.code = WEIR_ERR_OUT_OF_MEMORY;
+        snprintf(out.err.message, sizeof out.err.message, "no memory for the prompts");
+    } else {
+        out.status = make_prompts(&v, &out.err);
+    }
+    if (out.status != WEIR_OK) {
+        tell(&v, &out);
+    } else {
+        check_level(&v, 1, "half");
+        if (full) check_level(&v, 0, "smallest");
+        if (full) check_level(&v, 2, "whole");
+    }
+    free(v.prompt);
+}
