@@ -231,6 +231,13 @@ WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *
  * After a failure the model is as before. Loading again first unloads. */
 WEIR_API weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_error *err);
 WEIR_API void weir_model_unload(weir_model *m);
+/* Another budget for a loaded model, between two passes: sessions stay, results stay the same, and weights
+ * are placed anew, which takes about the time of loading. BUDGET below what the load's caches and activations
+ * need, with nothing changed; after other errors it is as before or, where that
+ * fails too, without weights: runs then fail until it is loaded again. Only
+ * where one model is loaded in the context. With the setting compute.pressure the budget follows by itself
+ * what the machine and its control groups leave, never above what was given here or to the load. */
+WEIR_API weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err);
 
 /* ---------------------------------------------------------------- running */
 

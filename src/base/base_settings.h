@@ -20,6 +20,7 @@
       "processors to compute on, such as 0,2-3: threads are bound to them; all: unbound")                    \
     X("compute.pack", "auto", "weights that stay are put into the kernels' own layout: auto, off")           \
     X("compute.ram_reserve", "auto", "memory the default budget leaves free: auto, or a size such as 1GiB")  \
+    X("compute.pressure", "auto", "let a budget shrink while memory is short: auto, off")                    \
     X("fault", "", "fault points to arm (tests)")                                                            \
     X("cgroup_root", "/sys/fs/cgroup", "where the cgroup file systems are mounted")                          \
     X("proc_root", "/proc", "where the proc file system is mounted")

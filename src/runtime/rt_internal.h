@@ -8,6 +8,7 @@
  *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
  *   rt_load.c     placing and unplacing         rt_pass.c      passes that sessions share
  *   rt_answers.c  steps of several answers      rt_speculate*.c  guesses that a pass checks
+ *   rt_budget.c   a budget that changes
  *   rt_predict.c  how fast decoding will be     rt_storage.c   what storage delivers, remembered
  *   rt_pack.c     packed files
  *
@@ -80,8 +81,9 @@ typedef struct rt_plan {
     uint64_t process_bytes;             /* to be booked by the load under PROCESS */
     uint32_t max_rows, max_outputs, max_batch;
     uint32_t kv_dtype;
-    uint32_t n_ops; /* of the program */
-    bool map;       /* weights are to be mapped */
+    uint32_t n_ops;      /* of the program */
+    bool map;            /* weights are to be mapped */
+    uint64_t need_bytes; /* all but weights and page tables */
 } rt_plan;
 
 typedef struct rt_sampler rt_sampler;
@@ -108,6 +110,12 @@ typedef struct rt_loaded {
     weir_session *sessions;  /* chain of those alive */
     uint32_t n_sessions;
     double load_seconds;
+    void (*place_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* during the load */
+    void *place_progress_arg;
+    uint64_t full_budget; /* what it may have when memory is there */
+    double next_check, last_change;
+    uint64_t past_read_bytes, past_misses; /* of earlier placings of this load */
+    double past_wait_seconds;
 } rt_loaded;
 
 struct weir_model {
@@ -291,9 +299,19 @@ void rt_storage_use(weir_model *m);
 /* How the settings want files to be read. */
 weir_status rt_reader_options(const weir_context *c, base_aio_options *out, weir_error *err);
 
+/* What a budget leaves for weights. */
+uint64_t rt_weights_room(const rt_need *need, uint64_t budget);
+
+/* ---- rt_budget.c ---- */
+/* Before a pass: lets the budget follow what the machine and its control groups leave, at most a few times a
+ * second. After an error the model may be without weights. */
+weir_status rt_budget_follow(weir_model *m, weir_error *err);
+
 /* ---- rt_load.c ---- */
 /* Beside another loaded model, planning and loading need memory of the new budget before it is in force. */
 weir_status rt_budget_raise(weir_context *c, uint64_t budget_bytes, weir_error *err);
+/* Places the weights of a plan. */
+weir_status rt_place(weir_model *m, rt_loaded *run, const rt_plan *plan, weir_error *err);
 void rt_unload(weir_model *m);
 
 /* ---- helpers ---- */

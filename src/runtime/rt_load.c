@@ -129,6 +129,20 @@ static void unpack_row(void *arg, uint32_t type, const void *group, size_t row_b
     d->table->unpack_row(d, type, group, row_bytes, row, dst);
 }
 
+weir_status rt_place(weir_model *m, rt_loaded *run, const rt_plan *plan, weir_error *err)
+{
+    mem_place_options place = {
+        .aio = run->options.aio,
+        .progress = run->place_progress,
+        .progress_arg = run->place_progress_arg,
+        .cancel = &m->cancel,
+        .map = plan->map,
+    };
+    mem_packer packer = {.arg = run->device, .can_pack = can_pack, .pack = pack, .unpack_row = unpack_row};
+    if (run->options.pack) place.packer = &packer;
+    return mem_place(m->component, &plan->memory, &place, err);
+}
+
 static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_options *o, weir_error *err)
 {
     base_ledger_view before = run->before;
@@ -141,16 +155,12 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
     log_plan(m, &run->plan);
     status = allocate_all(m, run, err);
     if (status != WEIR_OK) return status;
-    mem_place_options place = {
-        .aio = run->options.aio,
-        .progress = o != NULL ? o->progress : NULL,
-        .progress_arg = o != NULL ? o->progress_arg : NULL,
-        .cancel = &m->cancel,
-        .map = run->plan.map,
-    };
-    mem_packer packer = {.arg = run->device, .can_pack = can_pack, .pack = pack, .unpack_row = unpack_row};
-    if (run->options.pack) place.packer = &packer;
-    return mem_place(m->component, &run->plan.memory, &place, err);
+    run->place_progress = o != NULL ? o->progress : NULL;
+    run->place_progress_arg = o != NULL ? o->progress_arg : NULL;
+    run->full_budget = run->plan.view.budget_bytes;
+    status = rt_place(m, run, &run->plan, err);
+    run->place_progress = NULL; /* the caller's for this call only */
+    return status;
 }
 
 /* The tokenizer is made before the plan, so that the plan knows its size. A file without one can be run by

@@ -53,6 +53,8 @@ weir_status rt_pass_run(weir_model *m, rt_share *shares, size_t n, weir_error *e
 {
     rt_loaded *run = m->run;
     uint32_t n_outputs;
+    weir_status follows = rt_budget_follow(m, err);
+    if (follows != WEIR_OK) return follows;
     lay_caches(m, shares, n);
     uint32_t n_rows = lay_rows(run, shares, n, &n_outputs);
     graph_batch batch = {

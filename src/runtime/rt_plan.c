@@ -185,7 +185,7 @@ uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes)
 }
 
 /* What a budget leaves for weights; the inverse of the above. */
-static uint64_t weights_room(const rt_need *need, uint64_t budget)
+uint64_t rt_weights_room(const rt_need *need, uint64_t budget)
 {
     uint64_t usable = budget - budget / 512;
     usable = usable > 0 ? usable - 1 : 0;
@@ -322,6 +322,7 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
     uint64_t tables = v->planned_peak_bytes - need->total_bytes - weights;
     out->tag_bytes[BASE_TAG_PROCESS] += tables;
     out->process_bytes = p->process_bytes + tables;
+    out->need_bytes = need->total_bytes;
     v->budget_bytes = o->mem_bytes;
     v->budget_is_default = o->mem_is_default;
     v->ctx_tokens = c->ctx_tokens;
@@ -401,7 +402,7 @@ weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
     status = choose_rows(p, smallest, &choice, &need, err);
     if (status == WEIR_OK) status = choose_outputs(p, smallest, &choice, &need, err);
     if (status == WEIR_OK)
-        status = mem_plan_make(m->component, weights_room(&need, o->mem_bytes), &out->memory, err);
+        status = mem_plan_make(m->component, rt_weights_room(&need, o->mem_bytes), &out->memory, err);
     if (status == WEIR_OK) fill_view(p, &choice, &need, out);
 done:
     base_free(m->env, p);

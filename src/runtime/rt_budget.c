@@ -1,0 +1,157 @@
+/* A loaded model's budget may change between two passes: when the caller says so, and when memory becomes
+ * short (R6.5). Caches, activations and sessions stay as they are; what changes is how many weights stay.
+ * They are placed anew, so a change costs about the time of loading; no bit of any result depends on it. */
+#include "rt_internal.h"
+
+#include <string.h>
+
+#define CHECK_SECONDS      0.25
+#define GROW_SECONDS       5.0
+#define GROW_MIN_BYTES     (UINT64_C(32) << 20)
+#define GROW_SHARE         20
+#define TOLERANCE_BYTES    (UINT64_C(4) << 20)
+#define TOLERANCE_SHARE    32
+#define HARD_RESERVE_SHARE 8
+
+/* Books and limits what a plan says; its weights are not placed. */
+static weir_status book(weir_context *c, const rt_plan *plan, weir_error *err)
+{
+    if (plan->process_bytes < c->booked_bytes) {
+        base_ledger_release(c->env, BASE_TAG_PROCESS, c->booked_bytes - plan->process_bytes);
+        c->booked_bytes = plan->process_bytes;
+    }
+    weir_status status = base_ledger_set_limit(c->env, plan->view.budget_bytes, err);
+    if (status != WEIR_OK || plan->process_bytes <= c->booked_bytes) return status;
+    status = base_ledger_reserve(c->env, BASE_TAG_PROCESS, plan->process_bytes - c->booked_bytes, err);
+    if (status == WEIR_OK) c->booked_bytes = plan->process_bytes;
+    return status;
+}
+
+/* The loaded plan with other weights. */
+static weir_status plan_again(const weir_model *m, uint64_t budget, rt_plan *out, weir_error *err)
+{
+    const rt_plan *old = &m->run->plan;
+    rt_need need = {.total_bytes = old->need_bytes};
+    *out = *old;
+    weir_status status = mem_plan_make(m->component, rt_weights_room(&need, budget), &out->memory, err);
+    const mem_plan *mem = &out->memory;
+    if (status == WEIR_ERR_BUDGET) {
+        char a[32], b[32];
+        return base_fail(
+            err, status, "a budget of %s does not suffice for what is loaded: at least %s are needed",
+            base_size_text(budget, a), base_size_text(rt_planner_budget(&need, mem->smallest_bytes), b));
+    }
+    if (status != WEIR_OK) return status;
+    uint64_t weights = mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes;
+    uint64_t peak = rt_planner_budget(&need, weights);
+    uint64_t old_tables = old->view.planned_peak_bytes - old->need_bytes - old->memory.fixed_bytes -
+                          old->memory.resident_bytes - old->memory.ring_bytes;
+    uint64_t tables = peak - need.total_bytes - weights;
+    out->map = old->map && mem->ring_bytes == 0;
+    out->process_bytes = old->process_bytes - old_tables + tables;
+    out->tag_bytes[BASE_TAG_PROCESS] = old->tag_bytes[BASE_TAG_PROCESS] - old_tables + tables;
+    out->tag_bytes[BASE_TAG_WEIGHTS_MAPPED] = out->map ? mem->fixed_bytes + mem->resident_bytes : 0;
+    out->tag_bytes[BASE_TAG_WEIGHTS_FIXED] = out->map ? 0 : mem->fixed_bytes;
+    out->tag_bytes[BASE_TAG_WEIGHTS_RESIDENT] = out->map ? 0 : mem->resident_bytes;
+    out->tag_bytes[BASE_TAG_WEIGHTS_SLOTS] = mem->ring_bytes;
+    out->view.budget_bytes = budget;
+    out->view.planned_peak_bytes = peak;
+    out->view.streamed_bytes_per_pass = mem->streamed_bytes;
+    return WEIR_OK;
+}
+
+static weir_status place_again(weir_model *m, const rt_plan *plan, weir_error *err)
+{
+    weir_status status = book(m->context, plan, err);
+    if (status == WEIR_OK) status = rt_place(m, m->run, plan, err);
+    if (status == WEIR_OK) m->run->plan = *plan;
+    return status;
+}
+
+static weir_status change(weir_model *m, uint64_t budget, weir_error *err)
+{
+    rt_loaded *run = m->run;
+    rt_plan plan, old = run->plan;
+    weir_status status = plan_again(m, budget, &plan, err);
+    if (status != WEIR_OK) return status;
+    mem_stats s;
+    mem_component_stats(m->component, &s);
+    run->past_read_bytes += s.streamed_bytes + s.row_bytes;
+    run->past_misses += s.n_misses;
+    run->past_wait_seconds += s.wait_seconds;
+    run->last_change = base_now(m->env);
+    mem_unplace(m->component);
+    status = place_again(m, &plan, err);
+    if (status == WEIR_OK) return WEIR_OK;
+    /* Cancelled or failed: as it was, so that the next pass can run. What fails again leaves a model without
+     * weights, whose passes fail until it is loaded anew. */
+    weir_error none = {0};
+    bool cancelled = atomic_exchange(&m->cancel, false);
+    place_again(m, &old, &none);
+    if (cancelled) atomic_store(&m->cancel, true);
+    return status;
+}
+
+weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    if (m->run == NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "the model is not loaded: weir_model_load first");
+    if (m->context->n_loaded != 1)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "the budget of %u loaded models cannot be changed for one of them",
+                         m->context->n_loaded);
+    atomic_store(&m->cancel, false);
+    weir_status status = change(m, mem_bytes, err);
+    if (status == WEIR_OK) m->run->full_budget = mem_bytes;
+    return status;
+}
+
+/* What the process may hold now. A budget that was given is the user's word: for it only a control group's
+ * limit and a machine that is nearly out of memory count. */
+static weir_status allowed_now(const weir_model *m, uint64_t *out, weir_error *err)
+{
+    base_memory_limits limits;
+    base_process_memory own;
+    uint64_t reserve;
+    weir_status status = rt_limits_read(m->context, &limits, err);
+    if (status == WEIR_OK) status = rt_default_budget(m->context, &limits, out, &reserve, err);
+    if (status != WEIR_OK || m->run->options.mem_is_default) return status;
+    status = base_process_memory_read(&own, err);
+    if (status != WEIR_OK) return status;
+    uint64_t machine = limits.available_bytes + own.anon_bytes, keep = reserve / HARD_RESERVE_SHARE;
+    *out = machine > keep ? machine - keep : 0;
+    if (limits.cgroup_limit_bytes != UINT64_MAX && limits.cgroup_free_bytes != UINT64_MAX)
+        *out = base_min(
+            *out, base_min(rt_add(limits.cgroup_free_bytes, own.anon_bytes), limits.cgroup_limit_bytes));
+    return WEIR_OK;
+}
+
+weir_status rt_budget_follow(weir_model *m, weir_error *err)
+{
+    rt_loaded *run = m->run;
+    double now = base_now(m->env);
+    if (now < run->next_check || m->context->n_loaded != 1) return WEIR_OK;
+    run->next_check = now + CHECK_SECONDS;
+    if (strcmp(base_settings_get(m->context->settings, "compute.pressure"), "auto") != 0) return WEIR_OK;
+    uint64_t allowed;
+    weir_error none;
+    if (allowed_now(m, &allowed, &none) != WEIR_OK) return WEIR_OK;
+    const weir_plan *v = &run->plan.view;
+    rt_need need = {.total_bytes = run->plan.need_bytes};
+    uint64_t smallest = rt_planner_budget(&need, run->plan.memory.smallest_bytes);
+    uint64_t wanted = base_max(base_min(allowed, run->full_budget), smallest);
+    uint64_t held = base_min(v->planned_peak_bytes, v->budget_bytes);
+    bool less = wanted + base_max(TOLERANCE_BYTES, held / TOLERANCE_SHARE) < held;
+    bool more = v->budget_bytes < run->full_budget && v->streamed_bytes_per_pass != 0 &&
+                wanted > v->budget_bytes + base_max(GROW_MIN_BYTES, run->full_budget / GROW_SHARE) &&
+                now - run->last_change > GROW_SECONDS;
+    if (wanted == run->full_budget && now - run->last_change > GROW_SECONDS && wanted > v->budget_bytes)
+        more = true;
+    if (!less && !more) return WEIR_OK;
+    char a[32], b[32];
+    base_log(m->env, BASE_LOG_INFO, "memory is %s: the budget goes from %s to %s",
+             less ? "short" : "there again", base_size_text(v->budget_bytes, a), base_size_text(wanted, b));
+    return change(m, wanted, err);
+}
