@@ -126,7 +126,7 @@ static void creating_fails_cleanly_at_every_allocation(void **state)
     base_fault_count_on(fix->env, NULL);
     assert_status(base_settings_create(fix->env, path_in(fix, "conf"), &s, &fix->err), WEIR_OK);
     uint64_t sites = base_fault_count(fix->env, BASE_FAULT_HOST_ALLOC);
-    assert_int_equal(sites, 4);
+    assert_int_equal(sites, 5);
     for (uint64_t i = 0; i < sites; i++) {
         base_settings *t = NULL;
         base_fault_clear(fix->env);
