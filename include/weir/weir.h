@@ -222,8 +222,9 @@ typedef struct weir_prediction {
     double limit_tokens_per_s; /* the slower of the two alone */
 } weir_prediction;
 /* For what weir_model_plan would give, in about half a second. storage_bytes_per_s: 0 takes what is
- * remembered of the storage, or measures it where the plan streams. Errors: BUDGET where the plan does not
- * fit. */
+ * remembered of the storage, or measures it where the plan streams. Products are timed over up to 512 MiB of
+ * the machine's (or the control group's) free memory, whatever the budget: predict before a run, not in it.
+ * Errors: BUDGET where the plan does not fit. */
 WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
                                         weir_prediction *out, weir_error *err);
 

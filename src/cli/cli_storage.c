@@ -29,7 +29,6 @@ void cli_announce_speed(const cli_common *c, weir_model *model)
     const double worth_telling = 2; /* tokens per second */
     weir_plan plan = {.struct_size = sizeof plan};
     weir_storage s = {.struct_size = sizeof s};
-    weir_prediction p = {.struct_size = sizeof p};
     weir_error err; /* whatever fails here, the load says it */
     if (c->quiet || !cli_is_terminal(stderr)) return;
     if (weir_model_plan(model, &c->load, &plan, &err) != WEIR_OK || !plan.fits) return;
@@ -43,12 +42,13 @@ void cli_announce_speed(const cli_common *c, weir_model *model)
     }
     double limit = s.bytes_per_s / (double)plan.streamed_bytes_per_pass;
     if (!s.slow && limit > worth_telling) return;
-    if (weir_model_predict(model, &c->load, 0, &p, &err) != WEIR_OK) return;
+    /* So slow a storage is the limit; weir_model_predict would take memory beyond the budget to time
+     * products. */
     char a[32], b[32];
-    if (p.seconds_per_token > 1)
-        snprintf(b, sizeof b, "%.1f s a token", p.seconds_per_token);
+    if (limit < 1)
+        snprintf(b, sizeof b, "%.1f s a token", 1 / limit);
     else
-        snprintf(b, sizeof b, "%.1f tokens/s", p.tokens_per_s);
+        snprintf(b, sizeof b, "%.1f tokens/s", limit);
     fprintf(stderr, "about %s: each token reads %s from storage that gives %.0f MB/s\n", b,
             weir_size_text(plan.streamed_bytes_per_pass, a), s.bytes_per_s / 1e6);
 }
