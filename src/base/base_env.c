@@ -69,9 +69,12 @@ weir_status base_thread_start(base_env *env, void *(*main)(void *), void *arg, c
     if (error != 0) goto fail;
     error = pthread_attr_setstacksize(&attr, stack_bytes);
     if (error == 0) {
-        /* Signals belong to the caller's threads: a new thread inherits the mask of its creator. */
+        /* Signals belong to the caller's threads: a new thread inherits the mask of its creator. Those that a
+         * thread raises itself stay: blocked, they end the process without asking a handler (base_map.c). */
+        static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP};
         sigset_t all, old;
         sigfillset(&all);
+        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(&all, own[i]);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         error = pthread_create(out, &attr, main, arg);
         pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -24,8 +24,9 @@ weir_status base_errno_status(int error);
  * not a mere interruption. */
 bool base_errno_retry(int error, int *tries);
 
-/* Starts a thread with all signals blocked and a stack of stack_bytes, which are booked under PROCESS.
- * Errors: THREAD, BUDGET. Join with base_thread_join and the same stack_bytes. Fault site: "thread_create".
+/* Starts a thread with all signals blocked but those that it raises itself, and a stack of stack_bytes, which
+ * are booked under PROCESS. Errors: THREAD, BUDGET. Join with base_thread_join and the same stack_bytes.
+ * Fault site: "thread_create".
  */
 weir_status base_thread_start(base_env *env, void *(*main)(void *), void *arg, const char *name,
                               size_t stack_bytes, pthread_t *out, weir_error *err);

@@ -73,6 +73,38 @@ static void a_file_that_is_cut(void **state)
     free(data);
 }
 
+/* A worker sums bytes behind the end. */
+static void sum_bytes(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    (void)worker;
+    const volatile uint8_t *bytes = arg;
+    uint32_t sum = 0;
+    for (size_t i = begin; i < end; i++) sum += bytes[i * 4096];
+    assert_int_equal(sum, 0);
+}
+
+/* The threads of a pool, which take no signals of the application, meet the missing pages, too. */
+static void a_file_that_is_cut_beneath_a_pool(void **state)
+{
+    fixture *fix = *state;
+    enum { PAGES = 64 };
+    for (int round = 0; round < 20; round++) {
+        unsigned char *data;
+        base_file *file = pattern_file(fix, PAGES * 4096, &data);
+        base_map *m = NULL;
+        base_pool *pool = NULL;
+        assert_status(base_pool_create(fix->env, 3, &pool, &fix->err), WEIR_OK);
+        assert_status(base_map_create(fix->env, file, 0, PAGES * 4096, &m, &fix->err), WEIR_OK);
+        assert_int_equal(truncate(path_in(fix, "m"), 0), 0);
+        base_pool_run(pool, sum_bytes, (void *)(uintptr_t)base_map_data(m), PAGES, 1);
+        assert_int_equal(base_map_check(m, &fix->err), WEIR_ERR_TRUNCATED);
+        base_map_destroy(m);
+        base_pool_destroy(pool);
+        base_file_close(file);
+        free(data);
+    }
+}
+
 static volatile sig_atomic_t strange_signals;
 static void *strange_page;
 
@@ -142,6 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(any_range),
         TEST(a_file_that_is_cut),
+        TEST(a_file_that_is_cut_beneath_a_pool),
         TEST(the_handler_of_before),
         TEST(refusals),
     };

@@ -34,7 +34,7 @@ kill -TERM $pid && wait $pid
 rc=$?
 check "SIGTERM during run: exit 143, marked" '[ $rc = 143 ] && grep -q "cancelled" "$tmp/err"'
 fresh
-"$weir" run $long --json >"$tmp/out" 2>"$tmp/err" &
+"$weir" run $long -n 30000 --ctx 30100 --json >"$tmp/out" 2>"$tmp/err" &
 pid=$!
 sleep 1
 kill -INT $pid && wait $pid
