@@ -167,6 +167,7 @@ void cli_print_profile(FILE *f, const weir_model *m);
 /* ---- reports for scripts ---- */
 json_t *cli_json_memory(const cli_common *c, const weir_model *m);
 json_t *cli_json_profile(const weir_model *m);
+json_t *cli_json_plan(const weir_plan *p); /* the bill, by account */
 json_t *cli_json_prediction(const weir_prediction *p);
 json_t *cli_json_storage(const weir_storage *s);
 /* R1.3: what was turned on although it changes numbers. */

@@ -118,12 +118,28 @@ static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error
     return WEIR_OK;
 }
 
-static json_t *row_json(const bench *b, const bench_row *r)
+json_t *cli_bench_json(const bench *b, const weir_plan *plan, const weir_memory_report *memory)
 {
     json_t *j = json_object();
-    json_object_set_new(j, "budget_bytes", cli_json_u64(r->plan.budget_bytes));
-    json_object_set_new(j, "planned_peak_bytes", cli_json_u64(r->plan.planned_peak_bytes));
-    json_object_set_new(j, "peak_bytes", cli_json_u64(r->memory.peak_bytes));
+    json_object_set_new(j, "budget_bytes", cli_json_u64(plan->budget_bytes));
+    json_object_set_new(j, "planned_peak_bytes", cli_json_u64(plan->planned_peak_bytes));
+    json_object_set_new(j, "peak_bytes", cli_json_u64(memory->peak_bytes));
+    json_object_set_new(j, "streamed_mb", cli_json_real((double)memory->streamed_bytes / 1e6));
+    json_object_set_new(j, "loaded_mb", cli_json_real((double)memory->loaded_bytes / 1e6));
+    json_object_set_new(j, "size_mb", cli_json_real((double)memory->size_bytes / 1e6));
+    json_object_set_new(j, "applied", cli_json_applied(&b->common));
+    json_object_set_new(j, "threads", json_integer(plan->n_threads));
+    json_object_set_new(j, "ctx_tokens", json_integer(plan->ctx_tokens));
+    json_object_set_new(j, "depth_tokens", json_integer(b->depth));
+    json_object_set_new(j, "prompt_tokens", json_integer(b->n_prompt));
+    json_object_set_new(j, "decode_tokens", json_integer(b->n_decode));
+    json_object_set_new(j, "rounds", json_integer(b->n_rounds));
+    return j;
+}
+
+static json_t *row_json(const bench *b, const bench_row *r)
+{
+    json_t *j = cli_bench_json(b, &r->plan, &r->memory);
     json_object_set_new(j, "prefill_tps", cli_json_real(r->prefill_tps));
     json_object_set_new(j, "decode_tps", cli_json_real(r->decode_tps));
     json_object_set_new(j, "streamed_bytes_per_token", json_integer((json_int_t)r->streamed_per_token));
@@ -135,20 +151,10 @@ static json_t *row_json(const bench *b, const bench_row *r)
     json_object_set_new(j, "prediction_error", cli_json_real(r->predicted.tokens_per_s / r->decode_tps - 1));
     json_object_set_new(j, "compute_bytes_per_s", cli_json_real(r->predicted.compute_bytes_per_s));
     json_object_set_new(j, "wait_seconds", cli_json_real(r->memory.wait_seconds));
-    json_object_set_new(j, "streamed_mb", cli_json_real((double)r->memory.streamed_bytes / 1e6));
-    json_object_set_new(j, "loaded_mb", cli_json_real((double)r->memory.loaded_bytes / 1e6));
-    json_object_set_new(j, "size_mb", cli_json_real((double)r->memory.size_bytes / 1e6));
-    json_object_set_new(j, "applied", cli_json_applied(&b->common));
-    json_object_set_new(j, "threads", json_integer(r->plan.n_threads));
-    json_object_set_new(j, "ctx_tokens", json_integer(r->plan.ctx_tokens));
     json_object_set_new(j, "prefill_chunk", json_integer(r->plan.prefill_chunk));
     json_object_set_new(j, "packed_mb", cli_json_real((double)r->memory.packed_bytes / 1e6));
     json_object_set_new(j, "load_seconds", cli_json_real(r->memory.load_seconds));
     json_object_set_new(j, "reader", json_string(r->memory.reader));
-    json_object_set_new(j, "depth_tokens", json_integer(b->depth));
-    json_object_set_new(j, "prompt_tokens", json_integer(b->n_prompt));
-    json_object_set_new(j, "decode_tokens", json_integer(b->n_decode));
-    json_object_set_new(j, "rounds", json_integer(b->n_rounds));
     return j;
 }
 

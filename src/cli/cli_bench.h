@@ -21,6 +21,8 @@ typedef struct bench {
 double cli_bench_now(void); /* seconds */
 /* Sorts x; 0 for none. */
 double cli_bench_median(double *x, uint32_t n);
+/* What every row of a report for scripts says: budget, peaks, sizes, settings. */
+json_t *cli_bench_json(const bench *b, const weir_plan *plan, const weir_memory_report *memory);
 
 /* Sessions that share passes against one alone. Exit status. */
 int cli_bench_sessions(bench *b);

@@ -101,10 +101,7 @@ static weir_status one_budget(bench *b, uint64_t budget, sessions_row *row, weir
 
 static json_t *row_json(const bench *b, const sessions_row *r)
 {
-    json_t *j = json_object();
-    json_object_set_new(j, "budget_bytes", cli_json_u64(r->plan.budget_bytes));
-    json_object_set_new(j, "planned_peak_bytes", cli_json_u64(r->plan.planned_peak_bytes));
-    json_object_set_new(j, "peak_bytes", cli_json_u64(r->memory.peak_bytes));
+    json_t *j = cli_bench_json(b, &r->plan, &r->memory);
     json_object_set_new(j, "sessions", json_integer(b->n_sessions));
     json_object_set_new(j, "one_tps", cli_json_real(r->one_tps));
     json_object_set_new(j, "total_tps", cli_json_real(r->total_tps));
@@ -112,16 +109,6 @@ static json_t *row_json(const bench *b, const sessions_row *r)
     json_object_set_new(j, "same_logits", json_boolean(r->same));
     json_object_set_new(j, "streamed_bytes_per_token_one", cli_json_real(r->one_streamed));
     json_object_set_new(j, "streamed_bytes_per_token", cli_json_real(r->total_streamed));
-    json_object_set_new(j, "streamed_mb", cli_json_real((double)r->memory.streamed_bytes / 1e6));
-    json_object_set_new(j, "loaded_mb", cli_json_real((double)r->memory.loaded_bytes / 1e6));
-    json_object_set_new(j, "size_mb", cli_json_real((double)r->memory.size_bytes / 1e6));
-    json_object_set_new(j, "applied", cli_json_applied(&b->common));
-    json_object_set_new(j, "threads", json_integer(r->plan.n_threads));
-    json_object_set_new(j, "ctx_tokens", json_integer(r->plan.ctx_tokens));
-    json_object_set_new(j, "depth_tokens", json_integer(b->depth));
-    json_object_set_new(j, "prompt_tokens", json_integer(b->n_prompt));
-    json_object_set_new(j, "decode_tokens", json_integer(b->n_decode));
-    json_object_set_new(j, "rounds", json_integer(b->n_rounds));
     return j;
 }
 

@@ -111,10 +111,7 @@ static weir_status one_text(bench *b, weir_session *s, uint32_t text, speculate_
 
 static json_t *row_json(const bench *b, const speculate_row *r)
 {
-    json_t *j = json_object();
-    json_object_set_new(j, "budget_bytes", cli_json_u64(r->plan.budget_bytes));
-    json_object_set_new(j, "planned_peak_bytes", cli_json_u64(r->plan.planned_peak_bytes));
-    json_object_set_new(j, "peak_bytes", cli_json_u64(r->memory.peak_bytes));
+    json_t *j = cli_bench_json(b, &r->plan, &r->memory);
     json_object_set_new(j, "text", json_string(r->text));
     json_object_set_new(j, "mode", json_string(cli_speculate_name(b->generate.speculate)));
     json_object_set_new(j, "plain_tps", cli_json_real(r->plain_tps));
@@ -125,16 +122,6 @@ static json_t *row_json(const bench *b, const speculate_row *r)
     json_object_set_new(j, "passes", cli_json_u64(r->passes));
     json_object_set_new(j, "drafted", cli_json_u64(r->drafted));
     json_object_set_new(j, "accepted", cli_json_u64(r->accepted));
-    json_object_set_new(j, "streamed_mb", cli_json_real((double)r->memory.streamed_bytes / 1e6));
-    json_object_set_new(j, "loaded_mb", cli_json_real((double)r->memory.loaded_bytes / 1e6));
-    json_object_set_new(j, "size_mb", cli_json_real((double)r->memory.size_bytes / 1e6));
-    json_object_set_new(j, "applied", cli_json_applied(&b->common));
-    json_object_set_new(j, "threads", json_integer(r->plan.n_threads));
-    json_object_set_new(j, "ctx_tokens", json_integer(r->plan.ctx_tokens));
-    json_object_set_new(j, "depth_tokens", json_integer(b->depth));
-    json_object_set_new(j, "prompt_tokens", json_integer(b->n_prompt));
-    json_object_set_new(j, "decode_tokens", json_integer(b->n_decode));
-    json_object_set_new(j, "rounds", json_integer(b->n_rounds));
     return j;
 }
 

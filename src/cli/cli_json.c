@@ -81,6 +81,30 @@ json_t *cli_json_applied(const cli_common *c)
     return j;
 }
 
+json_t *cli_json_plan(const weir_plan *p)
+{
+    json_t *j = json_object(), *accounts = json_object();
+    const cli_number numbers[] = {{"budget_bytes", p->budget_bytes},
+                                  {"planned_peak_bytes", p->planned_peak_bytes},
+                                  {"smallest_bytes", p->smallest_bytes},
+                                  {"whole_bytes", p->whole_bytes},
+                                  {"missing_bytes", p->missing_bytes},
+                                  {"ctx_tokens", p->ctx_tokens},
+                                  {"sessions", p->n_sessions},
+                                  {"prefill_chunk", p->prefill_chunk},
+                                  {"threads", p->n_threads},
+                                  {"streamed_bytes_per_pass", p->streamed_bytes_per_pass},
+                                  {"weight_bytes_per_pass", p->weight_bytes_per_pass},
+                                  {"macs_per_token", p->macs_per_token}};
+    cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
+    json_object_set_new(j, "fits", json_boolean(p->fits));
+    json_object_set_new(j, "budget_is_default", json_boolean(p->budget_is_default));
+    for (uint32_t i = 0; i < p->n_accounts; i++)
+        json_object_set_new(accounts, p->accounts[i].tag, cli_json_u64(p->accounts[i].planned_bytes));
+    json_object_set_new(j, "accounts", accounts);
+    return j;
+}
+
 json_t *cli_json_u64(uint64_t value)
 {
     if (value <= INT64_MAX) return json_integer((json_int_t)value);

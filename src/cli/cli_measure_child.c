@@ -41,28 +41,6 @@ static void enter(step *s, const char *phase)
     tell(json_pack("{s:s}", "phase", phase));
 }
 
-static json_t *plan_json(const weir_plan *p)
-{
-    json_t *j = json_object(), *accounts = json_object();
-    const cli_number numbers[] = {{"budget_bytes", p->budget_bytes},
-                                  {"planned_peak_bytes", p->planned_peak_bytes},
-                                  {"smallest_bytes", p->smallest_bytes},
-                                  {"whole_bytes", p->whole_bytes},
-                                  {"missing_bytes", p->missing_bytes},
-                                  {"ctx_tokens", p->ctx_tokens},
-                                  {"sessions", p->n_sessions},
-                                  {"prefill_chunk", p->prefill_chunk},
-                                  {"threads", p->n_threads},
-                                  {"streamed_bytes_per_pass", p->streamed_bytes_per_pass},
-                                  {"weight_bytes_per_pass", p->weight_bytes_per_pass}};
-    cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
-    json_object_set_new(j, "fits", json_boolean(p->fits));
-    for (uint32_t i = 0; i < p->n_accounts; i++)
-        json_object_set_new(accounts, p->accounts[i].tag, cli_json_u64(p->accounts[i].planned_bytes));
-    json_object_set_new(j, "accounts", accounts);
-    return j;
-}
-
 static weir_status start(step *s, weir_error *err)
 {
     weir_load_options *o = &s->common.load;
@@ -70,7 +48,7 @@ static weir_status start(step *s, weir_error *err)
     s->plan = (weir_plan){.struct_size = sizeof s->plan};
     weir_status status = weir_model_plan(s->model, o, &s->plan, err);
     if (status != WEIR_OK) return status;
-    tell(json_pack("{s:o}", "plan", plan_json(&s->plan)));
+    tell(json_pack("{s:o}", "plan", cli_json_plan(&s->plan)));
     enter(s, "load");
     status = weir_model_load(s->model, o, err);
     if (status != WEIR_OK) return status;

@@ -138,27 +138,7 @@ static void print_plan(const weir_plan *p, const weir_prediction *predicted)
 
 static int print_plan_json(const weir_plan *p, const weir_prediction *predicted)
 {
-    json_t *accounts = json_object();
-    for (uint32_t i = 0; i < p->n_accounts; i++)
-        json_object_set_new(accounts, p->accounts[i].tag,
-                            json_integer((json_int_t)p->accounts[i].planned_bytes));
-    json_t *j = json_object();
-    const cli_number numbers[] = {{"budget_bytes", p->budget_bytes},
-                                  {"planned_peak_bytes", p->planned_peak_bytes},
-                                  {"smallest_bytes", p->smallest_bytes},
-                                  {"whole_bytes", p->whole_bytes},
-                                  {"missing_bytes", p->missing_bytes},
-                                  {"ctx_tokens", p->ctx_tokens},
-                                  {"sessions", p->n_sessions},
-                                  {"prefill_chunk", p->prefill_chunk},
-                                  {"threads", p->n_threads},
-                                  {"streamed_bytes_per_pass", p->streamed_bytes_per_pass},
-                                  {"weight_bytes_per_pass", p->weight_bytes_per_pass},
-                                  {"macs_per_token", p->macs_per_token}};
-    cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
-    json_object_set_new(j, "fits", json_boolean(p->fits));
-    json_object_set_new(j, "budget_is_default", json_boolean(p->budget_is_default));
-    json_object_set_new(j, "accounts", accounts);
+    json_t *j = cli_json_plan(p);
     json_object_set_new(j, "prediction", predicted != NULL ? cli_json_prediction(predicted) : json_null());
     return cli_json_print(j);
 }
