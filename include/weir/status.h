@@ -22,6 +22,7 @@
     X(TOKENIZER, "the tokenizer is missing or inconsistent")                                                 \
     X(TEMPLATE, "the chat template is not one that Weir knows")                                              \
     X(DEVICE, "the device refused or failed")                                                                \
+    X(DEVICE_MEMORY, "the device has not enough memory")                                                     \
     X(THREAD, "a thread could not be started")                                                               \
     X(INTERNAL, "an internal invariant does not hold; please report it")
 

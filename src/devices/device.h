@@ -76,8 +76,108 @@ typedef struct dev_op {
 #define DEV_FORM_FLOATS 0
 #define DEV_FORM_NONE   UINT32_MAX
 
+/* ---- devices with memory of their own ----
+ *
+ * Addresses: every allocation has a range of its own in a device's address space, given as void *, so that
+ * sums within an allocation work as for host pointers. Only the device reads or writes there; views, caches
+ * and weights of a dev_op hold such addresses. position, sequence, index, kv, inv_freq and the dev_op itself
+ * are host memory, read before `run` returns.
+ *
+ * Streams: what is given to one stream happens in order; streams happen beside each other. `run` and
+ * `launch` go to DEV_STREAM_COMPUTE. Every call returns at once; a ticket stands for all that its stream was
+ * given so far. An error of a stream comes from the next call that syncs with it, and stays until
+ * `recover`. */
+#define DEV_STREAM_COMPUTE 0u
+#define DEV_STREAM_COPY    1u /* the first of the copy streams */
+#define DEV_MAX_STREAMS    5u
+
+typedef struct dev_ticket {
+    uint32_t stream;
+    uint64_t value; /* 0: reached from the start */
+} dev_ticket;
+
+typedef struct dev_memory_info {
+    uint64_t total_bytes;
+    uint64_t free_bytes;  /* what the driver reports free, or the best that is known */
+    uint64_t cache_bytes; /* held by our allocator, used by nobody; not in free_bytes (R3.2) */
+    uint64_t taken_bytes; /* by this process: allocations and cache */
+    size_t alignment;     /* of every allocation, and what views must keep */
+    bool unified;         /* device memory is host memory (R3.6 `shared`) */
+    bool can_register;    /* pin_register works */
+} dev_memory_info;
+
+/* Arguments of a kernel that an engine brings: device addresses and numbers, in the order of its parameters.
+ */
+typedef enum dev_arg_kind { DEV_ARG_ADDRESS, DEV_ARG_U32, DEV_ARG_F32 } dev_arg_kind;
+typedef struct dev_arg {
+    dev_arg_kind kind;
+    union {
+        void *address;
+        uint32_t u32;
+        float f32;
+    } as;
+} dev_arg;
+/* One kernel in the forms that devices take. c: items [begin, end) on the CPU and on the simulated device,
+ * addresses as pointers. source: OpenCL C (which `gpu_begin.h`'s macros make CUDA as well) with a kernel of
+ * this name whose first parameter behind the arguments is the number of items. Either may be NULL:
+ * UNSUPPORTED where it is needed. */
+typedef struct dev_kernel {
+    const char *name;
+    const char *source;
+    void (*c)(const dev_arg *args, size_t begin, size_t end);
+} dev_kernel;
+
+/* NULL in a dev_table: the device computes in host memory (plain CPU), and phases cost nothing (R2.5). */
+typedef struct dev_memory_table {
+    weir_status (*info)(dev_device *d, dev_memory_info *out, weir_error *err);
+    /* DEVICE_MEMORY where the device refuses (then yielding may help), DEVICE where it failed. Contents are
+     * undefined. Fault site: "device_alloc". label names the owner in errors; copied. */
+    weir_status (*alloc)(dev_device *d, uint64_t bytes, const char *label, void **address, weir_error *err);
+    /* The caller has made sure that nothing on any stream still uses it. Takes NULL. */
+    void (*free)(dev_device *d, void *address);
+    void (*trim)(dev_device *d); /* gives back what the allocator holds unused (R7.4) */
+
+    /* Host memory that streams copy from at full speed without a stop; booked in the ledger by the caller.
+     * Fault site: "pinned_alloc". Refusals are OUT_OF_MEMORY. */
+    weir_status (*pin_alloc)(dev_device *d, uint64_t bytes, void **host, weir_error *err);
+    void (*pin_free)(dev_device *d, void *host, uint64_t bytes);
+    /* Pins memory where it lies (R5.5); unregistered before it is freed, with the device idle. */
+    weir_status (*pin_register)(dev_device *d, void *host, uint64_t bytes, weir_error *err);
+    void (*pin_unregister)(dev_device *d, void *host);
+
+    /* Copies; host memory stays untouched until the ticket (may be NULL) is reached. From memory that is not
+     * pinned the call may return only when it was read. Fault site: "copy". */
+    weir_status (*upload)(dev_device *d, uint32_t stream, void *dst, const void *host, uint64_t bytes,
+                          dev_ticket *done, weir_error *err);
+    weir_status (*download)(dev_device *d, uint32_t stream, void *host, const void *src, uint64_t bytes,
+                            dev_ticket *done, weir_error *err);
+    weir_status (*copy)(dev_device *d, uint32_t stream, void *dst, const void *src, uint64_t bytes,
+                        dev_ticket *done, weir_error *err);
+
+    /* A ticket for all that the stream was given. */
+    weir_status (*mark)(dev_device *d, uint32_t stream, dev_ticket *out, weir_error *err);
+    /* What `stream` gets from now on waits for t; the host does not. */
+    weir_status (*wait_on)(dev_device *d, uint32_t stream, dev_ticket t, weir_error *err);
+    bool (*reached)(dev_device *d, dev_ticket t);
+    weir_status (*sync)(dev_device *d, dev_ticket t, weir_error *err); /* the host waits */
+    /* After a failure: waits until all streams are empty and forgets their errors. */
+    weir_status (*recover)(dev_device *d, weir_error *err);
+
+    /* n_items of an engine's kernel on the compute stream. Fault site: "kernel_build" where it is built. */
+    weir_status (*launch)(dev_device *d, const dev_kernel *kernel, const dev_arg *args, uint32_t n_args,
+                          size_t n_items, weir_error *err);
+
+    /* Strict devices (R12.2) let operations read a range only between open and close, in the order of the
+     * compute stream; elsewhere both are NULL. Ranges of activations and caches are open from `alloc` until
+     * `guard` is called for them; weights are guarded. */
+    void (*guard)(dev_device *d, void *address, uint64_t bytes);
+    void (*open)(dev_device *d, void *address, uint64_t bytes);
+    void (*close)(dev_device *d, void *address, uint64_t bytes);
+} dev_memory_table;
+
 typedef struct dev_table {
     const char *name;
+    const dev_memory_table *memory; /* NULL: host memory */
     void (*destroy)(dev_device *d);
     /* The form of activations that products with weights of dtype read. Products whose forms are equal share
      * one QUANT; DEV_FORM_FLOATS needs none, DEV_FORM_NONE: no product with this type. */
@@ -115,6 +215,37 @@ weir_status dev_cpu_create(base_env *env, const char *cpu, uint32_t n_threads, d
 /* The same with workers bound to processors; NULL: unbound. The caller binds itself (base_cpus_bind). */
 weir_status dev_cpu_create_on(base_env *env, const char *cpu, uint32_t n_threads, const base_cpus *cpus,
                               dev_device **out, weir_error *err);
+/* A GPU played by the CPU (R12.1): memory of a given size that only operations can read, streams whose
+ * copies take time and end late and out of order, and refusals. Operations are the CPU device's, so results
+ * equal it bit for bit. */
+typedef struct dev_sim_options {
+    uint64_t memory_bytes;
+    size_t alignment;          /* 0: 256 */
+    bool strict;               /* R12.2; page protection, so allocations are whole pages then */
+    double link_bytes_per_s;   /* 0: as fast as memory copies */
+    uint64_t chaos_seed;       /* not 0: completions are delayed at random, streams overtake each other */
+    uint32_t fail_every;       /* not 0: every so many allocations one is refused although it would fit */
+    uint64_t max_pinned_bytes; /* 0: none refused */
+    bool unified, no_register;
+    uint32_t n_streams; /* 0: DEV_MAX_STREAMS */
+} dev_sim_options;
+weir_status dev_sim_create(base_env *env, const char *cpu, uint32_t n_threads, const dev_sim_options *options,
+                           dev_device **out, weir_error *err);
+
+/* OpenCL, its library opened at run time. Devices are numbered over all platforms. */
+typedef struct dev_opencl_info {
+    char name[128], vendor[128], driver[64], version[64];
+    uint64_t memory_bytes, max_alloc_bytes;
+    uint32_t compute_units;
+    bool cpu, unified;
+} dev_opencl_info;
+/* Number of devices; 0 with OK where there is no OpenCL at all (note receives why; may be NULL). */
+weir_status dev_opencl_list(base_env *env, dev_opencl_info *infos, uint32_t max, uint32_t *n, char *note,
+                            size_t note_size, weir_error *err);
+/* cache_folder: kernels are kept there under a hash of source, options, driver and device; "": not kept. */
+weir_status dev_opencl_create(base_env *env, uint32_t index, const char *cache_folder, dev_device **out,
+                              weir_error *err);
+
 static inline void dev_destroy(dev_device *d)
 {
     if (d != NULL) d->table->destroy(d);
