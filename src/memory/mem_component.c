@@ -67,6 +67,10 @@ weir_status mem_component_add_unit(mem_component *c, const char *name, mem_mark 
                                    weir_error *err)
 {
     if (c->sealed) return fail_sealed(c, err);
+    if (mark == MEM_MARK_CPU)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "component %s, unit %s: it lies in RAM anyway; the mark is for handles", c->name,
+                         name);
     weir_status status = grow(c->env, (void **)&c->units, c->n_units, &c->cap_units, sizeof *c->units, err);
     if (status != WEIR_OK) return status;
     weir_error local = {0};

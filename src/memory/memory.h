@@ -24,7 +24,13 @@ typedef uint32_t mem_weight_id;
  * `oneshot` keeps the largest units. */
 typedef enum mem_kind { MEM_SEQUENCE, MEM_ONESHOT } mem_kind;
 /* R4.4 */
-typedef enum mem_mark { MEM_MARK_NONE, MEM_MARK_HOT, MEM_MARK_FIXED, MEM_MARK_COLD } mem_mark;
+typedef enum mem_mark {
+    MEM_MARK_NONE,
+    MEM_MARK_HOT,
+    MEM_MARK_FIXED,
+    MEM_MARK_COLD,
+    MEM_MARK_CPU /* mem_handle only: stays in RAM */
+} mem_mark;
 
 typedef struct mem_weight_desc {
     const char *name; /* copied */
@@ -181,5 +187,8 @@ typedef struct mem_stats {
     const char *reader;    /* "io_uring direct", "threads buffered", ... */
 } mem_stats;
 void mem_component_stats(const mem_component *c, mem_stats *out);
+
+/* Components on devices with memory of their own. */
+#include "mem_manager.h"
 
 #endif
