@@ -280,7 +280,7 @@ typedef struct mem_run_desc {
 /* A phase around fn, with exact retry (R8.1): when fn or placing fails with DEVICE_MEMORY, everything idle
  * leaves the device, the phase's components are capped at half of what they had, generators are put back, and
  * it runs again, at most twice. A device that failed otherwise (DEVICE) gets one more attempt. */
-weir_status mem_run(mem_request *r, const mem_run_desc *desc, weir_error *err);
+weir_status mem_run_phase(mem_request *r, const mem_run_desc *desc, weir_error *err);
 
 /* An engine that declares no phases (R2.4): all its handles for the whole call, with memory_required(task) as
  * working memory. */
@@ -309,7 +309,7 @@ weir_status mem_weight_address(mem_phase *p, mem_handle *h, mem_weight_id id, vo
 
 /* Working memory of the phase, freed with it at the latest; in excess of its estimate too, as long as the
  * device gives it: idle components yield. Contents undefined. m: NULL is the request's main manager. Errors:
- * DEVICE_MEMORY (hand it on, so that mem_run can retry), BUDGET and OUT_OF_MEMORY on host managers. */
+ * DEVICE_MEMORY (hand it on, so that mem_run_phase can retry), BUDGET and OUT_OF_MEMORY on host managers. */
 weir_status mem_phase_alloc(mem_phase *p, mem_manager *m, uint64_t bytes, const char *label, void **address,
                             weir_error *err);
 /* Gives it back while earlier work may still use it: it is reused in the compute stream's order. */
