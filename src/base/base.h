@@ -3,7 +3,7 @@
  *   error, alloc (ledger), fault points, files, queued reads, threads, clock, log, settings, RNG, types.
  *
  * Nothing here knows of models. All state hangs off a base_env; there are no mutable globals but what the
- * signal handler of base_map.c must find. */
+ * signal handlers of base_map.c and base_protect.c must find. */
 #ifndef WEIR_BASE_H
 #define WEIR_BASE_H
 
@@ -17,9 +17,11 @@
 #include "base_file.h"
 #include "base_aio.h"
 #include "base_hash.h"
+#include "base_lane.h"
 #include "base_map.h"
 #include "base_pool.h"
 #include "base_probe.h"
+#include "base_protect.h"
 #include "base_rng.h"
 #include "base_settings.h"
 #include "base_sha256.h"

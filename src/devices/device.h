@@ -227,6 +227,7 @@ typedef struct dev_sim_options {
     uint32_t fail_every;       /* not 0: every so many allocations one is refused although it would fit */
     uint64_t max_pinned_bytes; /* 0: none refused */
     bool unified, no_register;
+    bool keeps_freed; /* what is freed stays with the allocator (cache_bytes) until it is needed or trimmed */
     uint32_t n_streams; /* 0: DEV_MAX_STREAMS */
 } dev_sim_options;
 weir_status dev_sim_create(base_env *env, const char *cpu, uint32_t n_threads, const dev_sim_options *options,
