@@ -1,11 +1,16 @@
 """Decoding with less memory than the weights, against other engines and against the limit, in one run.
 
-usage: python bench/bench_streaming.py WEIR MODEL.gguf [--peer NAME=COMMAND ...] [--percent 95,85,70,50,30,10] [--rounds 3] [--read-ahead KIB] [--quick] [--json FILE]
+usage: python bench/bench_streaming.py WEIR MODEL.gguf... [--peer NAME=COMMAND ...] [--percent 95,85,70,50,30,10] [--read-ahead KIB,...]
+                                       [--rounds 3] [--row-seconds S] [--json FILE] [--quick]
 needs: root (it makes control groups, v1 or v2)
 
 Each budget is a share of the weights that a token passes through (an embedding table that is only read by row does not count), for the
 whole process, and each run is in a fresh control group of exactly that size. Weir and the peers alternate; peers are workers
-(the protocol stands in worker_weir.c) that map the file. The model is taken out of the page cache before each run. Medians of the rounds. Columns:
+(the protocol stands in worker_weir.c) that map the file. The model is taken out of the page cache before each run. Medians of the rounds.
+
+A row, which is one model, read-ahead and budget, takes about --row-seconds at most (default: 90, and 150 from 2 GB on): slow decoding is
+measured on fewer tokens, and no round is begun that would pass it. The file of --json is written behind every row; rows that it has
+already are not measured again, so a run that was ended can be taken up by the same command. Columns:
 
   ratio        Weir's rate over the fastest peer's               read/token   bytes that Weir reads for a token
   predicted    what the plan said before the run                 storage   the rate of large queued reads, between the rounds
@@ -21,7 +26,9 @@ import shlex
 import statistics
 import subprocess
 import sys
-
+import tempfile
+import threading
+import time
 
 
 class Group:
@@ -42,9 +49,11 @@ class Group:
         if self.path is None:
             sys.exit("no control groups for memory here")
 
-    def run(self, limit, command, text=None):
-        """Standard output of a command that reads `text`, or None where the command failed; the group is gone afterwards."""
+    def run(self, limit, command, talk=None, seconds=600):
+        """What `talk` returns for the running process (default: its standard output), or None where the command failed or took
+        longer than `seconds`; the group is gone afterwards."""
         os.mkdir(self.path)
+        done, timer = None, None
         try:
             if limit:
                 files = (("memory.max", limit), ("memory.swap.max", 0)) if self.v2 else (("memory.limit_in_bytes", limit), ("memory.swappiness", 0))
@@ -52,12 +61,41 @@ class Group:
                     if os.path.exists(f"{self.path}/{name}"):
                         open(f"{self.path}/{name}", "w").write(str(value))
             enter = lambda: open(f"{self.path}/cgroup.procs", "w").write(str(os.getpid()))
-            done = subprocess.run(command, input=text, capture_output=True, text=True, preexec_fn=enter)
-            if done.returncode != 0:
-                print(f"# {os.path.basename(command[0])}: exit {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
-            return done.stdout if done.returncode == 0 else None
+            with tempfile.TemporaryFile("w+") as errors:
+                done = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=enter)
+                timer = threading.Timer(seconds, done.kill)
+                timer.start()
+                out = None
+                try:
+                    out = talk(done) if talk else done.stdout.read()
+                    done.stdin.close()
+                except (BrokenPipeError, IndexError, ValueError):
+                    pass  # it has ended: its exit status tells
+                done.wait()
+                if done.returncode != 0 or out is None:
+                    errors.seek(0)
+                    print(f"# {os.path.basename(command[0])}: exit {done.returncode}: {errors.read().strip()[-300:]}", file=sys.stderr)
+                return out if done.returncode == 0 else None
         finally:
-            os.rmdir(self.path)
+            if timer:
+                timer.cancel()
+            if done and done.poll() is None:
+                done.kill()
+                done.wait()
+            remove_group(self.path)
+
+
+def remove_group(path):
+    """The kernel may still be counting the last process out."""
+    for _ in range(50):
+        try:
+            return os.rmdir(path)
+        except OSError:
+            time.sleep(0.1)
+    os.rmdir(path)
+
+
+SLOW_STORAGE = 1.2e9  # bytes per second, only to choose how many tokens are measured
 
 
 def cached_pages(f):
@@ -81,19 +119,32 @@ def drop_cache(path):
             print("# the model stays in the page cache: another process maps it", file=sys.stderr)
 
 
-def weir(o, group, limit):
-    drop_cache(o.model)
-    command = [o.weir, "bench", o.model, "--threads", str(o.threads), "--prompt-tokens", str(o.prompt), "-n", str(o.decode),
+def weir(o, group, model, limit, tokens):
+    drop_cache(model)
+    command = [o.weir, "bench", model, "--threads", str(o.threads), "--prompt-tokens", str(o.prompt), "-n", str(tokens),
                "--rounds", "1", "--json", *(["--mem", f"{limit}B"] if limit else [])]
     out = group.run(limit, command)
     return json.loads(out)[0] if out else None
 
 
-def peer(o, group, limit, command):
-    drop_cache(o.model)
-    worker = [*command, o.model, str(o.threads), str(max(256, o.prompt + o.decode + 8))]
-    out = group.run(limit, worker, f"prefill {o.prompt}\ndecode {o.decode}\n")
-    return {"decode_tps": o.decode / float(out.split()[1])} if out else None
+def peer(o, group, model, limit, command, seconds):
+    """Tokens one by one, so that a peer that reads everything anew for each of them is not waited for longer than it takes to know."""
+    drop_cache(model)
+
+    def ask(process, line):
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+        return float(process.stdout.readline().split()[-1])
+
+    def talk(process):
+        ask(process, f"prefill {o.prompt}")
+        spent, n = 0.0, 0
+        while n < o.decode and (n < 2 or spent < seconds):
+            spent += ask(process, "decode 1")
+            n += 1
+        return {"decode_tps": n / spent}
+
+    return group.run(limit, [*command, model, str(o.threads), str(max(256, o.prompt + o.decode + 8))], talk)
 
 
 def block_device(path):
@@ -110,25 +161,35 @@ def median(rows, key):
     return statistics.median(r[key] for r in rows) if rows else None
 
 
-def measure(o, group, weights, percent):
+def measure(o, group, model, weights, percent):
     limit = weights * percent // 100
+    # Each decoding gets a share of the row's time, the rest of which goes into loading and prefill.
+    seconds = o.seconds / o.rounds / (4 * (1 + len(o.peers)))
+    slow = (weights - limit) / SLOW_STORAGE
+    tokens = max(4, min(o.decode, int(seconds / slow) if slow else o.decode))
     ours, whole, loads, theirs = [], [], [], {name: [] for name in o.peers}
+    begin, longest = time.monotonic(), 0.0
     for _ in range(o.rounds):
+        start = time.monotonic()
+        if start + longest > begin + o.seconds:
+            break
         loads.append(os.getloadavg()[0])
-        runs = [(whole, weir(o, group, 0)), (ours, weir(o, group, limit))]
-        runs += [(theirs[name], peer(o, group, limit, command)) for name, command in o.peers.items()]
+        runs = [(whole, weir(o, group, model, 0, o.decode)), (ours, weir(o, group, model, limit, tokens))]
+        runs += [(theirs[name], peer(o, group, model, limit, command, seconds)) for name, command in o.peers.items()]
         for rows, row in runs:
             if row:
                 rows.append(row)
+        longest = max(longest, time.monotonic() - start)
         if not ours:
             break
     peers = {name: median(rows, "decode_tps") for name, rows in theirs.items()}
-    row = {"percent": percent, "limit_bytes": limit, "load": max(loads), "peers_tps": peers}
-    if not ours:
+    row = {"percent": percent, "limit_bytes": limit, "load": max(loads), "peers_tps": peers, "rounds": len(ours), "tokens": tokens,
+           "seconds": time.monotonic() - begin}
+    if not ours or not whole:
         return row
     tps, read, storage = (median(ours, k) for k in ("decode_tps", "streamed_bytes_per_token", "storage_bytes_per_s"))
     compute = median(whole, "decode_tps")
-    best = min(storage / read, compute) if storage else compute
+    best = min(storage / read, compute) if storage and read else compute
     row |= {"weir_tps": tps, "read_bytes_per_token": read, "storage_bytes_per_s": storage, "whole_tps": compute, "limit_tps": best,
             "share": tps / best, "busy": tps * read / storage if storage else 0, "peak_bytes": max(r["peak_bytes"] for r in ours),
             "planned_peak_bytes": max(r["planned_peak_bytes"] for r in ours),
@@ -141,10 +202,10 @@ def text(value, form):
     return format(value, form) if value is not None else "-".rjust(int(form.split(".")[0]))
 
 
-def print_head(o):
-    print(f"{os.path.basename(o.model)}, {o.rounds} rounds of {o.decode} tokens, {o.threads} threads; read-ahead of the device {o.read_ahead_text}")
+def print_head(o, model, read_ahead):
+    print(f"{os.path.basename(model)}, up to {o.rounds} rounds of up to {o.decode} tokens, {o.threads} threads; read-ahead of the device {read_ahead} KiB")
     print(f"{'budget':>6} {'limit':>9} {'weir/s':>8} " + " ".join(f"{name[:12] + '/s':>14}" for name in o.peers) +
-          f" {'ratio':>6} {'predicted':>9} {'read/token':>11} {'storage':>9} {'whole/s':>8} {'limit/s':>8} {'share':>6} {'busy':>6} {'load':>5}")
+          f" {'ratio':>6} {'predicted':>9} {'read/token':>11} {'storage':>9} {'whole/s':>8} {'limit/s':>8} {'share':>6} {'busy':>6} {'load':>5}", flush=True)
 
 
 def print_row(o, r):
@@ -156,44 +217,77 @@ def print_row(o, r):
           f"{text(g('share', 0.01), '5.0f')}% {text(g('busy', 0.01), '5.0f')}% {r['load']:>5.1f}", flush=True)
 
 
-def all_rows(o):
-    group = Group()
-    print_head(o)
-    first = weir(o, group, 0) or sys.exit("Weir does not run with all weights in memory")
+class Results:
+    """The rows so far, kept in a file where one was named."""
+
+    def __init__(self, path):
+        self.path, self.rows = path, []
+        if path and os.path.exists(path):
+            self.rows = json.load(open(path))
+
+    def find(self, wanted):
+        """The row of an earlier run that was measured against the same peers, all of which ran."""
+        for row in self.rows:
+            if all(row.get(k) == v for k, v in wanted.items() if k != "peers") and set(wanted["peers"]) <= set(row["peers_tps"]) and "weir_tps" in row:
+                return row
+        return None
+
+    def add(self, row):
+        self.rows.append(row)
+        if self.path:
+            with open(self.path + ".new", "w") as f:
+                json.dump(self.rows, f, indent=1)
+            os.replace(self.path + ".new", self.path)
+
+
+def all_rows(o, group, results, model, read_ahead):
+    print_head(o, model, read_ahead)
+    o.seconds = o.row_seconds or (150 if os.path.getsize(model) >= 2e9 else 90)
+    weights = None
     for percent in map(int, o.percent.split(",")):
-        row = measure(o, group, int(first["size_mb"] * 1e6), percent)
+        wanted = {"model": os.path.basename(model), "read_ahead": str(read_ahead), "percent": percent, "peers": list(o.peers)}
+        row = results.find(wanted)
+        if row is None:
+            if weights is None:
+                first = weir(o, group, model, 0, 1) or sys.exit("Weir does not run with all weights in memory")
+                weights = int(first["size_mb"] * 1e6)
+            row = {"model": wanted["model"], "read_ahead": wanted["read_ahead"]} | measure(o, group, model, weights, percent)
+            results.add(row)
         print_row(o, row)
-        yield row
+
+
+def with_read_ahead(o, group, results, model, wanted):
+    device = block_device(model)
+    setting = device + "/queue/read_ahead_kb" if device else None
+    before = open(setting).read().strip() if setting else "unknown"
+    try:
+        if setting and wanted:
+            open(setting, "w").write(wanted)
+        all_rows(o, group, results, model, wanted or before)
+    finally:
+        if setting and wanted:
+            open(setting, "w").write(before)
 
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("weir")
-    a.add_argument("model")
+    a.add_argument("model", nargs="+")
     a.add_argument("--peer", action="append", default=[], help="NAME=COMMAND, a worker; may be given more than once")
     a.add_argument("--percent", default="95,85,70,50,30,10", help="budgets in per cent of the weights")
-    for name, value in (("rounds", 3), ("threads", os.cpu_count()), ("prompt", 16), ("decode", 16), ("read-ahead", 0)):
+    a.add_argument("--read-ahead", default="", help="of the block device, KiB; a list takes turns (default: as it is)")
+    for name, value in (("rounds", 3), ("threads", os.cpu_count()), ("prompt", 16), ("decode", 16), ("row-seconds", 0)):
         a.add_argument("--" + name, type=int, default=value)
     a.add_argument("--quick", action="store_true", help="one round of four tokens")
-    a.add_argument("--json", default="", help="a file that receives all figures")
+    a.add_argument("--json", default="", help="a file that receives all figures and is taken up where it ends")
     o = a.parse_args()
     o.peers = {p.split("=", 1)[0]: shlex.split(p.split("=", 1)[1]) for p in o.peer}
     if o.quick:
         o.rounds, o.prompt, o.decode = 1, 8, 4
-    device = block_device(o.model)
-    setting = device + "/queue/read_ahead_kb" if device else None
-    before = open(setting).read().strip() if setting else "unknown"
-    o.read_ahead_text = f"{o.read_ahead or before} KiB"
-    try:
-        if setting and o.read_ahead:
-            open(setting, "w").write(str(o.read_ahead))
-        rows = list(all_rows(o))
-    finally:
-        if setting and o.read_ahead:
-            open(setting, "w").write(before)
-    if o.json:
-        with open(o.json, "w") as f:
-            json.dump(rows, f, indent=1)
+    group, results = Group(), Results(o.json)
+    for model in o.model:
+        for read_ahead in o.read_ahead.split(","):
+            with_read_ahead(o, group, results, model, read_ahead)
 
 
 if __name__ == "__main__":
