@@ -26,7 +26,7 @@ fi
 set -- "$models/SmolLM2-135M-Instruct.Q4_1.gguf" "$models/gemma3-270m-q4_k_m.gguf"
 for type in Q4_0 Q4_K_M Q8_0 F16; do
     file=$dir/synthetic-1.2B-$type.gguf
-    [ -f "$file" ] || "$weir" synth --arch llama --type $type --hidden 2048 --layers 22 --heads 32 --kv-heads 4 --ffn 5632 --vocab 50256 --seed 1 --ctx 16384 "$file"
+    [ -f "$file" ] || "$weir" synth --arch llama --type $type --hidden 2048 --layers 22 --heads 32 --kv-heads 4 --ffn 5632 --vocab 50256 --seed 1 --ctx 16384 -o "$file"
     set -- "$@" "$file"
 done
 # shellcheck disable=SC2086
