@@ -17,7 +17,8 @@
 #define MEM_TILE_MAX_BYTES     (UINT64_C(4) << 20)
 #define MEM_RING_MAX_BYTES     (UINT64_C(32) << 20)
 #define MEM_AHEAD_BYTES        (UINT64_C(4) << 20) /* see is_held_back in mem_stream.c */
-#define MEM_BUFFERED_ALIGN     64                  /* of what is not read directly: a cache line */
+#define MEM_AHEAD_MIN_BYTES    (UINT64_C(1) << 20)
+#define MEM_BUFFERED_ALIGN     64 /* of what is not read directly: a cache line */
 #define MEM_MAX_ENTRIES        128
 #define MEM_MAX_HELD           2
 #define MEM_ROW_SLOTS          64
@@ -221,6 +222,10 @@ typedef struct mem_decision {
     uint64_t tile_target; /* what mem_tile_rows is asked with */
     mem_control control;
 } mem_decision;
+/* Bytes in flight from which on more brings storage nothing, as measured; 0: not known. */
+uint64_t mem_reader_bytes(const mem_component *c);
+/* Bytes that are in flight at most while rows of a table are about to be wanted. */
+uint64_t mem_ahead_bytes(const mem_component *c);
 weir_status mem_decide(const mem_component *c, uint64_t budget_bytes, mem_decision *out, weir_error *err);
 /* Lays a part out; gives its bytes (whole pages). runs may be NULL, else has room for all weights. */
 uint64_t mem_layout(const mem_component *c, mem_part part, const mem_cut *cut, mem_run *runs,

@@ -22,6 +22,8 @@
 /* The smallest ring in thousandths of what may stream, and its bound. */
 #define RING_MIN_PERMILLE  15
 #define RING_MIN_CAP_BYTES (UINT64_C(8) << 20)
+/* A ring that holds all that the reader wants in flight is worth this part of what is missing. */
+#define RING_READER_SHARE 8
 /* Groups stream this part of the ring, so that the next one's is there while this one's is used. */
 #define RING_GROUPS 4
 
@@ -94,12 +96,28 @@ static uint64_t smallest_ring(const mem_component *c)
     return base_align_up(base_max(share, tiles), MEM_PAGE_BYTES);
 }
 
+uint64_t mem_reader_bytes(const mem_component *c)
+{
+    return base_min(c->reader.depth, MEM_MAX_ENTRIES) * base_min(c->reader.read_bytes, MEM_RING_MAX_BYTES);
+}
+
+uint64_t mem_ahead_bytes(const mem_component *c)
+{
+    uint64_t wanted = mem_reader_bytes(c);
+    return wanted == 0 ? MEM_AHEAD_BYTES : base_min(base_max(wanted, MEM_AHEAD_MIN_BYTES), MEM_AHEAD_BYTES);
+}
+
 static uint64_t choose_ring(const mem_component *c, uint64_t smallest, uint64_t room, uint64_t missing)
 {
     uint64_t best = MEM_SMALL_BYTES, half = c->reader.half_rate_bytes;
     half = half != 0 ? base_min(half, RING_HALF_RATE_MAX_BYTES) : RING_HALF_RATE_BYTES;
     missing = base_min(missing, MEM_TOTAL_MAX_BYTES / RING_HALF_RATE_MAX_BYTES);
     while (best < MEM_RING_MAX_BYTES && best * best < missing * half) best += MEM_SMALL_BYTES;
+    /* The tile in use is not in flight, nor is the one whose place is being freed. */
+    uint64_t flight = mem_reader_bytes(c);
+    if (flight != 0)
+        flight = base_min(flight + 2 * base_min(c->reader.read_bytes, flight), missing / RING_READER_SHARE);
+    best = base_max(best, base_min(base_align_down(flight, MEM_SMALL_BYTES), MEM_RING_MAX_BYTES));
     uint64_t wanted = base_min(best, room / 4);
     return base_max(smallest, base_align_down(wanted, MEM_PAGE_BYTES));
 }
@@ -107,7 +125,9 @@ static uint64_t choose_ring(const mem_component *c, uint64_t smallest, uint64_t 
 static uint64_t choose_tile(const mem_component *c, uint64_t ring)
 {
     uint64_t tiles = c->reader.slow ? RING_TILES_SLOW : RING_TILES;
-    uint64_t target = base_min(base_max(ring / tiles, MEM_SMALL_BYTES), MEM_TILE_MAX_BYTES);
+    /* No smaller than what a read is worth, as far as a few of them fit. */
+    uint64_t target = base_max(ring / tiles, base_min(c->reader.read_bytes, ring / RING_TILES_SLOW));
+    target = base_min(base_max(target, MEM_SMALL_BYTES), MEM_TILE_MAX_BYTES);
     while (target > MEM_SMALL_BYTES && entry_bound(c, target) * RING_MIN_TILES > ring) target /= 2;
     return base_max(target, MEM_SMALL_BYTES);
 }

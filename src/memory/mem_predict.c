@@ -22,6 +22,7 @@ typedef struct play {
     const mem_component *c;
     const mem_decision *d;
     const mem_speed *speed;
+    double tile_rate;    /* of computing what streams */
     double now;          /* of the computation */
     double storage_free; /* when all that was queued has arrived */
     bool streams;
@@ -74,7 +75,7 @@ static void read_ahead(play *p)
         uint64_t len = tile_bytes(&p->ahead.weight, p->ahead.tile, p->c->align);
         if (p->used + len > p->d->plan.ring_bytes) return;
         double start = p->storage_free > p->now ? p->storage_free : p->now;
-        if (p->passes_ahead != 0 && (start - p->now) * rate >= (double)MEM_AHEAD_BYTES) return;
+        if (p->passes_ahead != 0 && (start - p->now) * rate >= (double)mem_ahead_bytes(p->c)) return;
         p->storage_free = start + (double)len / rate;
         p->entries[(p->first + p->n++) % MEM_MAX_ENTRIES] = (play_entry){.len = len, .end = p->storage_free};
         p->used += len;
@@ -88,10 +89,10 @@ static void use_weight(play *p, uint32_t index)
     play_place at;
     enter_weight(p, &at, index);
     for (; at.tile < mem_n_tiles(&at.weight); at.tile++) {
-        double seconds = (double)tile_bytes(&at.weight, at.tile, 1) / p->speed->compute_bytes_per_s;
+        double bytes = (double)tile_bytes(&at.weight, at.tile, 1);
         read_ahead(p);
         if (!mem_tile_streams(&at.weight, at.tile)) {
-            p->now += seconds;
+            p->now += bytes / p->speed->compute_bytes_per_s;
             continue;
         }
         const play_entry e = p->entries[p->first];
@@ -99,7 +100,7 @@ static void use_weight(play *p, uint32_t index)
         p->first = (p->first + 1) % MEM_MAX_ENTRIES;
         p->n--;
         read_ahead(p);
-        p->now += seconds;
+        p->now += bytes / p->tile_rate;
         p->used -= e.len;
     }
     read_ahead(p);
@@ -123,12 +124,14 @@ weir_status mem_plan_predict(const mem_component *c, const mem_plan *plan, const
 {
     mem_decision d;
     *seconds = 0;
-    if (!(speed->storage_bytes_per_s > 0) || !(speed->compute_bytes_per_s > 0) || !(speed->latency_s >= 0))
+    if (!(speed->storage_bytes_per_s > 0) || !(speed->compute_bytes_per_s > 0) || !(speed->latency_s >= 0) ||
+        !(speed->tile_bytes_per_s >= 0))
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "component %s: a rate that is not above zero",
                          c->name);
     weir_status status = mem_decide(c, plan->budget_bytes, &d, err);
     if (status != WEIR_OK) return status;
     play p = {.c = c, .d = &d, .speed = speed};
+    p.tile_rate = speed->tile_bytes_per_s > 0 ? speed->tile_bytes_per_s : speed->compute_bytes_per_s;
     if (c->n_weights == 0) return WEIR_OK;
     p.streams = d.plan.ring_bytes != 0;
     enter_weight(&p, &p.ahead, 0);

@@ -204,9 +204,10 @@ static void advance_cursor(mem_component *c)
 
 /* A pass begins with rows of a table, which wait for all that was queued before them. So what the next pass
  * wants is read with no more in flight than keeps storage at its rate, until that pass has got under way. */
-static bool is_held_back(const mem_stream *s)
+static bool is_held_back(const mem_component *c)
 {
-    return (s->cursor.wrapped || !s->started) && s->reading_bytes >= MEM_AHEAD_BYTES;
+    const mem_stream *s = &c->stream;
+    return (s->cursor.wrapped || !s->started) && s->reading_bytes >= mem_ahead_bytes(c);
 }
 
 /* Takes in what has ended, then fills the ring as far as it goes. Nothing here is an error yet: whoever wants
@@ -220,7 +221,7 @@ void mem_pump(mem_component *c)
         mem_entry *e = entry_at(s, i);
         if (e->state == MEM_ENTRY_WAITING && !submit_entry(c, e)) return;
     }
-    while (s->in_pass && s->cursor.valid && !is_held_back(s) && base_aio_in_flight(c->aio) < c->depth) {
+    while (s->in_pass && s->cursor.valid && !is_held_back(c) && base_aio_in_flight(c->aio) < c->depth) {
         mem_entry *e = push_entry(c, s->order[s->cursor.index], s->cursor.tile, s->cursor.index);
         if (e == NULL) return;
         advance_cursor(c);

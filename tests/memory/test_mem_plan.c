@@ -125,9 +125,59 @@ static void rings_fit_the_model(void **state)
     close_fixture(f);
 }
 
+/* What the probe measured decides: in flight as much as storage wants, tiles as large as a read is worth. */
+static void rings_follow_the_reader(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_model(f, 22, 2048, 5632, 2176, 5984);
+    mem_reader quick = {.half_rate_bytes = 64 << 10, .read_bytes = 256 << 10, .depth = 8};
+    mem_reader deep = {.half_rate_bytes = 64 << 10, .read_bytes = 1 << 20, .depth = 16};
+    mem_reader large = {.half_rate_bytes = 64 << 10, .read_bytes = 2 << 20, .depth = 1};
+    mem_plan any = any_plan(f);
+    mem_component_set_reader(f->c, &quick);
+    mem_plan p = plan_of(f, any.whole_bytes / 2);
+    assert_int_equal(p.ring_bytes, 8 * MIB); /* the smallest one holds eight such reads */
+    assert_true(p.tile_bytes > MIB / 2 && p.tile_bytes <= MIB);
+    mem_component_set_reader(f->c, &deep);
+    p = plan_of(f, any.whole_bytes / 2);
+    assert_int_equal(p.ring_bytes, 18 * MIB); /* 16 in flight, two beside */
+    assert_true(p.tile_bytes > MIB && p.tile_bytes <= 9 * MIB / 4);
+    /* Where little is missing, a ring must not cost more than it brings. */
+    p = plan_of(f, any.whole_bytes - 64 * MIB);
+    assert_true(p.ring_bytes <= 9 * MIB);
+    mem_component_set_reader(f->c, &large);
+    p = plan_of(f, any.whole_bytes / 2);
+    assert_int_equal(p.ring_bytes, 8 * MIB);
+    assert_true(p.tile_bytes > 3 * MIB / 2 && p.tile_bytes <= 2 * MIB);
+    mem_plan zero = any_plan(f);
+    assert_int_equal(zero.smallest_bytes, any.smallest_bytes);
+    close_fixture(f);
+}
+
+/* Tiles that stream may be slower to compute than what stays. */
+static void tiles_have_their_own_rate(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    double same, slower, whole;
+    open_model(f, 22, 2048, 5632, 2176, 5984);
+    mem_plan all = plan_of(f, UINT64_MAX), p = plan_of(f, all.whole_bytes / 2);
+    mem_speed s = {.storage_bytes_per_s = 1e12, .compute_bytes_per_s = 1e10};
+    assert_status(mem_plan_predict(f->c, &p, &s, &same, &f->err), WEIR_OK);
+    s.tile_bytes_per_s = 5e9;
+    assert_status(mem_plan_predict(f->c, &p, &s, &slower, &f->err), WEIR_OK);
+    assert_status(mem_plan_predict(f->c, &all, &s, &whole, &f->err), WEIR_OK);
+    assert_true(fabs(slower - same - (double)p.streamed_bytes / 1e10) < 0.01 * same);
+    assert_true(fabs(whole * 1e10 / (double)all.resident_bytes - 1) < 0.001);
+    s.tile_bytes_per_s = -1;
+    assert_status(mem_plan_predict(f->c, &p, &s, &slower, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    close_fixture(f);
+}
+
 static double seconds_of(fixture *f, const mem_plan *plan, double storage, double compute)
 {
-    mem_speed speed = {storage, compute, 0};
+    mem_speed speed = {.storage_bytes_per_s = storage, .compute_bytes_per_s = compute};
     double seconds;
     assert_status(mem_plan_predict(f->c, plan, &speed, &seconds, &f->err), WEIR_OK);
     return seconds;
@@ -167,7 +217,7 @@ static void passes_are_predicted(void **state)
     neither_storage_nor_computation_waits(f, "1.1B");
     mem_plan p = plan_of(f, UINT64_MAX);
     assert_true(fabs(seconds_of(f, &p, 1e9, 1e9) * 1e9 / (double)p.resident_bytes - 1) < 0.001);
-    mem_speed none = {0, 1e9, 0};
+    mem_speed none = {.compute_bytes_per_s = 1e9};
     double seconds;
     assert_status(mem_plan_predict(f->c, &p, &none, &seconds, &f->err), WEIR_ERR_INVALID_ARGUMENT);
     close_fixture(f);
@@ -253,6 +303,7 @@ int main(void)
         cmocka_unit_test(plans_keep_the_budget),        cmocka_unit_test(too_small_a_budget_is_named),
         cmocka_unit_test(parts_are_what_the_rules_say), cmocka_unit_test(rings_fit_the_model),
         cmocka_unit_test(passes_are_predicted),         cmocka_unit_test(hostile_descriptions_are_refused),
+        cmocka_unit_test(rings_follow_the_reader),      cmocka_unit_test(tiles_have_their_own_rate),
         cmocka_unit_test(an_empty_component_is_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
