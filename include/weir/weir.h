@@ -221,10 +221,11 @@ typedef struct weir_prediction {
     double seconds_per_token, tokens_per_s;
     double limit_tokens_per_s; /* the slower of the two alone */
 } weir_prediction;
-/* For what weir_model_plan would give, in about half a second. storage_bytes_per_s: 0 takes what is
- * remembered of the storage, or measures it where the plan streams. Products are timed over up to 512 MiB of
- * the machine's (or the control group's) free memory, whatever the budget: predict before a run, not in it.
- * Errors: BUDGET where the plan does not fit. */
+/* For what weir_model_plan would give, in about a second. storage_bytes_per_s: 0 takes what is
+ * remembered of the storage, or measures it where the plan streams. Products are timed over no more memory than
+ * the plan has for weights (at most 512 MiB), and beside reads of the file where it streams. Predict before a
+ * run, not in it: that memory is taken beside what is loaded. Errors: BUDGET where the plan does not fit, and
+ * those of reading. */
 WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
                                         weir_prediction *out, weir_error *err);
 

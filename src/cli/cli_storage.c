@@ -42,8 +42,7 @@ void cli_announce_speed(const cli_common *c, weir_model *model)
     }
     double limit = s.bytes_per_s / (double)plan.streamed_bytes_per_pass;
     if (!s.slow && limit > worth_telling) return;
-    /* So slow a storage is the limit; weir_model_predict would take memory beyond the budget to time
-     * products. */
+    /* So slow a storage is the limit; timing products as weir_model_predict does would change nothing. */
     char a[32], b[32];
     if (limit < 1)
         snprintf(b, sizeof b, "%.1f s a token", 1 / limit);

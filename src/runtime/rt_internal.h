@@ -10,7 +10,7 @@
  *   rt_answers.c  steps of several answers      rt_speculate*.c  guesses that a pass checks
  *   rt_budget.c   a budget that changes
  *   rt_predict.c  how fast decoding will be     rt_storage.c   what storage delivers, remembered
- *   rt_pack.c     packed files
+ *   rt_pack.c     packed files                  rt_calibrate.c products and reads, timed for a moment
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */
@@ -129,6 +129,7 @@ struct weir_model {
     uint32_t main_dtype;
     rt_loaded *run;       /* NULL: not loaded */
     base_storage storage; /* of its largest file; bytes_per_s is 0: not known */
+    bool pack_known, pack_pays; /* asked once, see rt_packing_pays */
     atomic_bool cancel;
 };
 
@@ -293,7 +294,25 @@ weir_status rt_text_tokenizer(const weir_model *m, const fmt_tokenizer **out, we
 weir_status rt_text_chat(const weir_model *m, const fmt_chat **out, weir_error *err);
 void rt_text_finish(weir_model *m);
 
+/* ---- rt_calibrate.c ---- */
+/* Seconds, all measured in the same moment. */
+typedef struct rt_rates {
+    double stay_s_per_byte;          /* of a pass, for each byte of weights, when all are in memory */
+    double tile_s_per_byte;          /* of those that stream: the file's layout, and what reading costs */
+    double read_s_per_computed_byte; /* that reads take longer for each byte computed beside them */
+    bool tiles_packed;
+} rt_rates;
+/* Takes a few tenths of a second, and no more memory than the plan has for weights; storage is read where the
+ * plan streams. */
+weir_status rt_calibrate(weir_model *m, dev_device *device, const rt_options *o, const rt_plan *plan,
+                         rt_rates *out, weir_error *err);
+/* Whether products of this model are quicker in the device's own layout, which mapped weights do not have. */
+weir_status rt_packing_pays(weir_model *m, dev_device *device, const rt_options *o, uint64_t weight_bytes,
+                            bool *pays, weir_error *err);
+
 /* ---- rt_storage.c ---- */
+/* Where most of the model lies. */
+base_file *rt_storage_file(const weir_model *m);
 /* Lets the reader go by what is remembered of the model's storage, if anything is. */
 void rt_storage_use(weir_model *m);
 /* How the settings want files to be read. */

@@ -296,6 +296,22 @@ static weir_status whole_budget(rt_planner *p, const rt_choice *smallest, uint64
     return status;
 }
 
+/* R15.1: "auto" maps files that lie in memory already, unless a copy in the device's own layout is worth
+ * more; that is measured once for a model. Where it cannot be, weights are read. */
+static bool mapping_pays(const rt_planner *p, uint64_t weight_bytes)
+{
+    weir_model *m = p->model;
+    if (m->storage.bytes_per_s <= 0 || !m->storage.in_memory) return false;
+    weir_error none;
+    bool pays;
+    if (!m->pack_known) {
+        if (rt_packing_pays(m, p->device, p->options, weight_bytes, &pays, &none) != WEIR_OK) return false;
+        m->pack_known = true;
+        m->pack_pays = pays;
+    }
+    return !m->pack_pays;
+}
+
 static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt_plan *out)
 {
     const rt_options *o = p->options;
@@ -310,9 +326,9 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
         v->arena_saved_bytes =
             shape->info.unaliased_bytes - base_min(shape->info.arena_bytes, shape->info.unaliased_bytes);
     }
-    bool in_memory = p->model->storage.bytes_per_s > 0 && p->model->storage.in_memory;
     out->map = mem->ring_bytes == 0 &&
-               (o->weights == WEIR_WEIGHTS_MAP || (o->weights == WEIR_WEIGHTS_AUTO && in_memory));
+               (o->weights == WEIR_WEIGHTS_MAP ||
+                (o->weights == WEIR_WEIGHTS_AUTO && mapping_pays(p, mem->fixed_bytes + mem->resident_bytes)));
     memcpy(out->tag_bytes, need->tag_bytes, sizeof out->tag_bytes);
     out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : BASE_TAG_WEIGHTS_FIXED] += mem->fixed_bytes;
     out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : BASE_TAG_WEIGHTS_RESIDENT] += mem->resident_bytes;

@@ -106,8 +106,7 @@ weir_status weir_storage_read(weir_context *c, const char *path, bool fresh, wei
     return status;
 }
 
-/* Where most of the model lies. */
-static base_file *largest_file(const weir_model *m)
+base_file *rt_storage_file(const weir_model *m)
 {
     base_file *largest = fmt_model_file(m->file, 0);
     for (uint32_t i = 1; i < fmt_model_n_files(m->file); i++) {
@@ -133,7 +132,7 @@ void rt_storage_use(weir_model *m)
     base_aio_options aio;
     weir_error none;
     if (probe_is_off(m->context) || rt_reader_options(m->context, &aio, &none) != WEIR_OK) return;
-    if (recall(m->context, largest_file(m), &aio, &m->storage)) hand_on(m);
+    if (recall(m->context, rt_storage_file(m), &aio, &m->storage)) hand_on(m);
 }
 
 weir_status weir_model_storage(weir_model *m, bool wanted, weir_storage *out, weir_error *err)
@@ -145,7 +144,7 @@ weir_status weir_model_storage(weir_model *m, bool wanted, weir_storage *out, we
     if (status != WEIR_OK) return status;
     bool known = m->storage.bytes_per_s > 0;
     if (!known && wanted && !probe_is_off(m->context)) {
-        status = measure(m->context, largest_file(m), &aio, &m->storage, err);
+        status = measure(m->context, rt_storage_file(m), &aio, &m->storage, err);
         if (status != WEIR_OK) {
             m->storage = (base_storage){0};
             return status;

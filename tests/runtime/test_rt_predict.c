@@ -58,6 +58,62 @@ static void test_whole(void **state)
     weir_model_close(m);
 }
 
+/* Predicting takes no more memory than running: what it times products with stays within the budget. */
+static void test_memory(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 0.3);
+    weir_plan plan = {.struct_size = sizeof plan};
+    weir_prediction p = {0};
+    base_ledger_view v;
+    assert_ok(f, weir_model_plan(m, &o, &plan, &f->err));
+    assert_true(plan.streamed_bytes_per_pass > 100000);
+    base_ledger_peak_reset(f->context->env);
+    assert_ok(f, weir_model_predict(m, &o, 0, &p, &f->err));
+    base_ledger_read(f->context->env, &v);
+    assert_true(p.tokens_per_s > 0 && v.peak_bytes > 0);
+    assert_true(v.peak_bytes <= o.mem_bytes);
+    weir_model_close(m);
+}
+
+static uint64_t mapped_by_plan(fixture *f, weir_model *m, const weir_load_options *o)
+{
+    weir_plan plan = {.struct_size = sizeof plan};
+    assert_ok(f, weir_model_plan(m, o, &plan, &f->err));
+    assert_int_equal(plan.streamed_bytes_per_pass, 0);
+    for (uint32_t i = 0; i < plan.n_accounts; i++)
+        if (strcmp(plan.accounts[i].tag, "weights.mapped") == 0) return plan.accounts[i].planned_bytes;
+    return 0;
+}
+
+/* R15.1: what lies in memory is mapped by "auto" unless the device's own layout was measured to be quicker.
+ */
+static void test_auto_maps_by_speed(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 1.5);
+    o.weights = WEIR_WEIGHTS_AUTO;
+    m->storage = (base_storage){.bytes_per_s = 1e9, .depth = 8, .read_bytes = 1 << 20};
+    assert_int_equal(mapped_by_plan(f, m, &o), 0); /* a disk */
+    assert_false(m->pack_known);
+    m->storage.in_memory = true;
+    mapped_by_plan(f, m, &o);
+    assert_true(m->pack_known);
+    m->pack_pays = true;
+    assert_int_equal(mapped_by_plan(f, m, &o), 0);
+    m->pack_pays = false;
+    assert_true(mapped_by_plan(f, m, &o) > 100000);
+    /* Where nothing is packed there is nothing to lose. */
+    m->pack_known = false;
+    m->pack_pays = true;
+    assert_ok(f, weir_context_set(f->context, "compute.pack", "off", &f->err));
+    assert_true(mapped_by_plan(f, m, &o) > 100000);
+    assert_true(m->pack_known && !m->pack_pays);
+    weir_model_close(m);
+}
+
 static void test_refused(void **state)
 {
     fixture *f = *state;
@@ -138,6 +194,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_relations, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_whole, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_memory, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_auto_maps_by_speed, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_refused, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_storage, fixture_setup, fixture_teardown),
