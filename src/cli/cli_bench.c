@@ -172,12 +172,14 @@ static void layout_print(const bench_row *r)
 
 static void row_print(const bench_row *r)
 {
-    char a[32], c[32], d[32], e[32];
-    printf("%-11s %-11s %-11s %9.1f %9.2f %9.2f  %-11s %6.2f GB/s %6.2f GB/s %9.2f %6.1f %%\n",
+    char a[32], c[32], d[32], e[32], storage[64] = "nothing streams";
+    if (r->storage_bps > 0)
+        snprintf(storage, sizeof storage, "%-11s %6.2f GB/s",
+                 weir_size_text((uint64_t)r->streamed_per_token, e), r->storage_bps / 1e9);
+    printf("%-11s %-11s %-11s %9.1f %9.2f %9.2f  %-23s %6.2f GB/s %9.2f %6.1f %%\n",
            weir_size_text(r->plan.budget_bytes, a), weir_size_text(r->plan.planned_peak_bytes, c),
            weir_size_text(r->memory.peak_bytes, d), r->prefill_tps, r->decode_tps, r->predicted.tokens_per_s,
-           weir_size_text((uint64_t)r->streamed_per_token, e), r->storage_bps / 1e9, r->memory_bps / 1e9,
-           r->limit_tps, 100 * r->decode_tps / r->limit_tps);
+           storage, r->memory_bps / 1e9, r->limit_tps, 100 * r->decode_tps / r->limit_tps);
     fflush(stdout);
 }
 

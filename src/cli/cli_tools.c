@@ -133,6 +133,8 @@ static void print_plan(const weir_plan *p, const weir_prediction *predicted)
            predicted->compute_bytes_per_s / 1e9);
     if (predicted->storage_bytes_per_s > 0)
         printf(", %.2f GB/s from storage", predicted->storage_bytes_per_s / 1e9);
+    else
+        printf(", nothing streams");
     putchar('\n');
 }
 
