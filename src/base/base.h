@@ -18,6 +18,7 @@
 #include "base_aio.h"
 #include "base_hash.h"
 #include "base_lane.h"
+#include "base_library.h"
 #include "base_map.h"
 #include "base_pool.h"
 #include "base_probe.h"
