@@ -20,7 +20,7 @@ endif
 ifneq ($(ARCH),aarch64)
 skip_arch += src/kernels/arm/%
 endif
-objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(filter-out $(skip_arch),$(call layer_sources,$(1))))
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(filter-out $(skip_arch),$(call layer_sources,$(1)))) $(if $(filter kernels,$(1)),$(BUILD)/gen/kern_gpu_text.o)
 
 all: $(BUILD)/weir $(BUILD)/libweir.a $(BUILD)/libweir.so
 
@@ -38,6 +38,17 @@ $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(dir $@)
 	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) $(ISA) -MMD -MP -c $< -o $@
+
+# The device kernels of src/kernels/gpu as strings (kernels.h), in an order in which everything is declared before its use.
+GPU_BEGIN = $(addprefix src/kernels/gpu/,gpu_begin.h gpu_math.h)
+GPU_SOURCE = $(addprefix src/kernels/gpu/,gpu_blocks.h gpu_matmul.h gpu_rows.h gpu_attention.h)
+text_of = sed -e '/^\#include "/d' -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/^/"/' -e 's/$$/\\n"/' $(1)
+$(BUILD)/gen/kern_gpu_text.c: $(GPU_BEGIN) $(GPU_SOURCE) Makefile
+	@mkdir -p $(dir $@)
+	@{ echo '#include "kernels/kernels.h"'; echo 'const char kern_gpu_begin[] ='; $(call text_of,$(GPU_BEGIN)); echo ';'; \
+	   echo 'const char kern_gpu_source[] ='; $(call text_of,$(GPU_SOURCE)); echo ';'; } >$@.new && mv $@.new $@
+$(BUILD)/gen/kern_gpu_text.o: $(BUILD)/gen/kern_gpu_text.c
+	$(Q)$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
 define layer_rule
 $(BUILD)/lib/$(1).a: $(call objects,$(1))

@@ -145,4 +145,9 @@ float kern_tanhf(float x);
 uint16_t kern_f16_from_f32(float x); /* round to nearest even */
 float kern_f32_from_f16(uint16_t h);
 
+/* Device kernels (gpu/) as source text: what every program begins with (gpu_begin.h, gpu_math.h), and behind
+ * it the operations of language models. Made by the build. */
+extern const char kern_gpu_begin[];
+extern const char kern_gpu_source[];
+
 #endif
