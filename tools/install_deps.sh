@@ -3,8 +3,8 @@
 # usage: tools/install_deps.sh [build|test|check|fuzz|cross]...   (build is always included)
 set -eu
 
-build="gcc make libc6-dev pkg-config liburing-dev libpcre2-dev libutf8proc-dev libjansson-dev libedit-dev ca-certificates python3 python3-pip"
-test="libcmocka-dev"
+build="gcc make libc6-dev pkg-config liburing-dev libpcre2-dev libutf8proc-dev libjansson-dev libedit-dev opencl-headers ca-certificates python3 python3-pip"
+test="libcmocka-dev ocl-icd-libopencl1 pocl-opencl-icd"
 check="clang-format cppcheck"
 fuzz="clang libclang-rt-dev"
 cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
