@@ -2,7 +2,10 @@
 #include "base_test.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MAX_N 3000
 
@@ -146,6 +149,85 @@ static void the_caller_sleeps_until_the_last_has_left(void **state)
     }
 }
 
+/* Notes who worker 1 is; both pieces wait for each other, so it takes one. */
+typedef struct roll_call {
+    _Atomic int here;
+    _Atomic long worker_id; /* as the kernel numbers threads */
+} roll_call;
+
+static void answer_roll(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    roll_call *c = arg;
+    if (worker == 1) c->worker_id = syscall(SYS_gettid);
+    meet(&c->here, worker, begin, end);
+}
+
+/* The nanoseconds that a thread has run and how often it was given a processor, once it sleeps: when two
+ * looks, a millisecond apart, find it asleep and with the same numbers. */
+static bool asleep(long id, unsigned long long ran[2])
+{
+    char path[64], line[256];
+    unsigned long long before[2] = {0, 0};
+    for (int i = 0; i < 5000; i++) {
+        struct timespec nap = {.tv_nsec = 1000000};
+        unsigned long long waited;
+        char state = '?';
+        snprintf(path, sizeof path, "/proc/self/task/%ld/stat", id);
+        FILE *f = fopen(path, "r");
+        if (f == NULL) return false;
+        if (fgets(line, sizeof line, f) != NULL && strrchr(line, ')') != NULL) state = strrchr(line, ')')[2];
+        fclose(f);
+        snprintf(path, sizeof path, "/proc/self/task/%ld/schedstat", id);
+        if ((f = fopen(path, "r")) == NULL) return false; /* a kernel without these figures */
+        bool read = fscanf(f, "%llu %llu %llu", &ran[0], &waited, &ran[1]) == 3;
+        fclose(f);
+        if (!read) return false;
+        if (state == 'S' && i > 0 && memcmp(ran, before, sizeof before) == 0) return true;
+        memcpy(before, ran, sizeof before);
+        nanosleep(&nap, NULL);
+    }
+    return false;
+}
+
+/* Two models that take turns: while the workers of one compute, those of the other neither spin nor wake. */
+static void an_idle_pool_leaves_the_processors_to_others(void **state)
+{
+    fixture *fix = *state;
+    base_pool *pool[2] = {NULL, NULL};
+    roll_call calls[2] = {{0}, {0}};
+    for (int i = 0; i < 2; i++) assert_status(base_pool_create(fix->env, 2, &pool[i], &fix->err), WEIR_OK);
+    for (int turn = 0; turn < 4; turn++) {
+        unsigned long long before[2], after[2];
+        roll_call *busy = &calls[turn % 2], *idle = &calls[1 - turn % 2];
+        for (int i = 0; i < 2; i++) {
+            calls[i].here = 0;
+            base_pool_run(pool[i], answer_roll, &calls[i], 2, 1);
+            assert_int_equal(calls[i].here, 2);
+            assert_true(calls[i].worker_id > 0);
+        }
+        assert_int_not_equal(busy->worker_id, idle->worker_id);
+        if (!asleep(idle->worker_id, before)) {
+            base_pool_destroy(pool[0]);
+            base_pool_destroy(pool[1]);
+            skip();
+        }
+        for (int run = 0; run < 2000; run++) {
+            chain a = {.from = {1, 2, 3}};
+            base_pool_run(pool[turn % 2], chain_step, &a, 64, 1);
+            assert_int_equal(a.to[0], 1 + 2 * 3);
+        }
+        busy->here = 0;
+        base_pool_run(pool[turn % 2], answer_roll, busy, 2, 1);
+        assert_int_equal(busy->here, 2);
+        assert_true(asleep(idle->worker_id, after));
+        assert_true(before[0] > 0 && before[1] > 0);
+        assert_int_equal(after[0], before[0]);
+        assert_int_equal(after[1], before[1]);
+    }
+    base_pool_destroy(pool[0]);
+    base_pool_destroy(pool[1]);
+}
+
 static void creating_fails_cleanly_at_every_fault(void **state)
 {
     fixture *fix = *state;
@@ -216,6 +298,7 @@ int main(void)
         TEST(many_small_runs_follow_each_other),
         TEST(sleeping_workers_are_woken),
         TEST(the_caller_sleeps_until_the_last_has_left),
+        TEST(an_idle_pool_leaves_the_processors_to_others),
         TEST(creating_fails_cleanly_at_every_fault),
         TEST(pools_come_and_go),
         TEST(cost_of_a_run),
