@@ -8,6 +8,11 @@
 #define INLINE_COST 20000
 /* Kernels take the rows of a weight in groups of this many, packed or not. */
 #define ROW_GROUP KERN_PACK_ROWS
+/* Products with more rows of activations than FEW_ROWS run in tiles two groups wide (a lone group takes
+ * nearly as long) and in bands of BAND_GROUPS; others read STREAMED_GROUPS side by side. */
+#define FEW_ROWS        6
+#define BAND_GROUPS     4
+#define STREAMED_GROUPS 4
 /* Elementwise work is cut into pieces of this many elements of a row. */
 #define PIECE 8192
 
@@ -42,23 +47,39 @@ static void cpu_split(const dev_cpu *d, base_task_fn fn, cpu_task *task, size_t 
         base_pool_run(d->pool, fn, task, n, grain);
 }
 
-/* Items per task such that each worker gets at least four tasks and, at equal speed, all end together: of the
- * grains in question the one whose busiest worker has the least to do. */
-static size_t row_grain(const dev_cpu *d, size_t n)
+/* Items per task such that each worker gets at least so many tasks and, at equal speed, all end together: of
+ * the grains in question the one whose busiest worker has the least to do, a multiple of `even` if it can be.
+ */
+static size_t grain_of(const dev_cpu *d, size_t n, size_t tasks_each, size_t even)
 {
-    size_t largest = base_max(1, n / ((size_t)d->n_threads * 4));
+    size_t largest = base_max(1, n / (d->n_threads * tasks_each));
     size_t smallest = largest > 8 ? largest - 8 : 1, best = largest, best_load = SIZE_MAX;
 
     for (size_t grain = largest; grain >= smallest; grain--) {
         size_t tasks = (n + grain - 1) / grain;
         size_t load = (tasks + d->n_threads - 1) / d->n_threads * grain;
 
-        if (load < best_load) {
+        if (load < best_load || (load == best_load && best % even != 0 && grain % even == 0)) {
             best = grain;
             best_load = load;
         }
     }
     return best;
+}
+
+static size_t row_grain(const dev_cpu *d, size_t n)
+{
+    return grain_of(d, n, 8, 1);
+}
+
+/* Groups of rows per task of a product. Few rows of activations: long tasks, since each begins with weights
+ * that nobody has asked for yet. Many: the kernel works in bands of rows anyway, so tasks are no longer than
+ * one; processors that others share are seldom equally fast, and who is slower then takes fewer. */
+static size_t matmul_grain(const dev_cpu *d, size_t groups, size_t n_rows)
+{
+    if (n_rows <= FEW_ROWS) return grain_of(d, groups, 4, STREAMED_GROUPS);
+    if (groups < 2 * (size_t)d->n_threads) return 1;
+    return 2 * base_min(grain_of(d, (groups + 1) / 2, 4, 1), BAND_GROUPS / 2);
 }
 
 static void matmul_rows(void *arg, uint32_t worker, size_t begin, size_t end)
@@ -91,7 +112,7 @@ static void run_matmul(cpu_task *t)
         .out_stride = op->out.stride / sizeof(float),
         .bias = op->bias != NULL ? op->bias + op->row_begin : NULL,
     };
-    cpu_split(t->d, matmul_rows, t, groups, row_grain(t->d, groups), cost);
+    cpu_split(t->d, matmul_rows, t, groups, matmul_grain(t->d, groups, op->n_rows), cost);
 }
 
 static void dequantize_rows(void *arg, uint32_t worker, size_t begin, size_t end)

@@ -24,6 +24,9 @@
 #define ATT_CHUNK     V_ATTENTION_VECTORS
 #define ATT_WIDTH     (ATT_CHUNK * V_LANES)
 #define ATT_POSITIONS 64 /* of a tile of the value sum */
+/* Positions between the one whose values are used and the one that is asked for: the heads of a cache lie
+ * apart from position to position, which the hardware does not foresee far enough. */
+#define ATT_AHEAD 16
 
 static_assert(ATT_BLOCKS * 16 <= KERN_ATTENTION_WIDE && ATT_POSITIONS <= KERN_ATTENTION_WIDE,
               "room for a tile");
@@ -107,11 +110,18 @@ static const void *cache_at(const kern_kv *kv, const void *cache, size_t i)
     return (const char *)cache + i * (kv->dtype == BASE_F16 ? 2 : 4);
 }
 
+/* Asks for n halves that will be needed soon. */
+V_INLINE void att_ask(const void *halves, size_t n)
+{
+    for (size_t i = 0; i < n; i += 32) __builtin_prefetch((const char *)halves + 2 * i, 0, 3);
+}
+
 /* ---- scores ---- */
 
 typedef struct score_args {
     const float *q; /* [head_dim][Q] */
     const void *k[ATT_BLOCKS];
+    const char *next[ATT_BLOCKS]; /* of halves: what follows */
     float *e;
     size_t e_stride;
     uint32_t head_dim;
@@ -131,6 +141,9 @@ V_INLINE void score_tile(const score_args *a, const bool half, const int Q, cons
     const float *query = a->q;
     for (size_t i = 0; i < (size_t)a->head_dim * 16; i += 16, query += Q) {
         vf k[ATT_BLOCKS][ATT_PARTS];
+        if (half && i % 32 == 0) {
+            V_UNROLL for (int b = 0; b < B; b++) __builtin_prefetch(a->next[b] + 2 * i, 0, 3);
+        }
         V_UNROLL for (int b = 0; b < B; b++)
         {
             V_UNROLL for (int p = 0; p < ATT_PARTS; p++) k[b][p] = att_load(half, a->k[b], i + p * V_LANES);
@@ -182,6 +195,7 @@ V_INLINE void value_tile(const value_args *a, const bool half, const int Q, cons
     size_t v = 0;
     for (const float *e = a->e, *end = a->e + a->n; e < end; e++, v += a->v_stride) {
         vf x[ATT_CHUNK];
+        if (half) att_ask((const uint16_t *)a->v + v + ATT_AHEAD * a->v_stride, (size_t)C * V_LANES);
         V_UNROLL for (int c = 0; c < C; c++)
         {
             x[c] = tail ? att_load_n(half, a->v, v, a->tail) : att_load(half, a->v, v + c * V_LANES);
@@ -251,10 +265,15 @@ static void score_blocks(const att_group *g, uint32_t position, uint32_t n_block
     score_args s = {.e_stride = g->e_stride, .head_dim = a->head_dim};
     for (uint32_t b = 0; b < n_blocks; b++) {
         size_t block = (position + 16 * b) % a->kv->capacity / 16;
+        size_t next = (position + 16 * (b + n_blocks)) % a->kv->capacity / 16;
         s.k[b] = cache_at(a->kv, a->kv->k, (block * a->n_kv_heads + g->kv_head) * block_size);
+        s.next[b] = cache_at(a->kv, a->kv->k, (next * a->n_kv_heads + g->kv_head) * block_size);
         if (!g->widens) continue;
         float *wide = g->wide + b * block_size;
-        for (size_t i = 0; i < block_size; i += V_LANES) v_store(wide + i, att_load(true, s.k[b], i));
+        for (size_t i = 0; i < block_size; i += 32) {
+            att_ask(s.next[b] + 2 * i, 32);
+            for (size_t j = i; j < i + 32; j += V_LANES) v_store(wide + j, att_load(true, s.k[b], j));
+        }
         s.k[b] = wide;
     }
     const bool half = a->kv->dtype == BASE_F16 && !g->widens;
@@ -319,6 +338,7 @@ static void value_chunk(const att_group *g, uint32_t from, uint32_t to, uint32_t
     if (g->widens) {
         for (uint32_t p = 0; p < to - from; p++) {
             const char *row = v0 + p * stride * 2;
+            att_ask(row + ATT_AHEAD * stride * 2, tail ? tail : ATT_WIDTH);
             if (tail)
                 v_store_n(g->wide + p * ATT_WIDTH, att_load_n(true, row, 0, tail), tail);
             else
