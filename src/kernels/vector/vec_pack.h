@@ -33,8 +33,8 @@ typedef struct block_at {
     const row_set *rows;   /* file's layout: at byte `at` of each row */
     const uint8_t *column; /* packed: the block column of sixteen rows; the first row is `lane` */
     size_t at, lane;
-    size_t ahead; /* packed: bytes to the block that is asked for meanwhile */
-    bool packed;  /* constant after inlining */
+    const uint8_t *next; /* packed: the block column that is asked for meanwhile */
+    bool packed;         /* constant after inlining */
 } block_at;
 
 #define PANEL_32      (9 * V_BYTES)
@@ -51,7 +51,7 @@ V_INLINE vi word(const block_at *b, size_t o)
         const uint8_t *p = b->column + 16 * o + 4 * b->lane;
         /* Requests are spread over the work: all at once they would wait for one another, and the work for
          * them. Vectors that share a line leave it to packed_block. */
-        if (V_BYTES == 64) __builtin_prefetch(p + b->ahead, 0, 3);
+        if (V_BYTES == 64) __builtin_prefetch(b->next + 16 * o, 0, 3);
         return v_loadi(p);
     }
     return v_gather(b->rows->row, b->at + o, b->rows->at);
@@ -77,6 +77,11 @@ V_INLINE const uint8_t *packed_half(const block_at *b, size_t o)
 {
     return b->column + 16 * o + 2 * b->lane;
 }
+/* Asks for the halves at o of the block ahead, where they fill a line that no word shares. */
+V_INLINE void ask_halves(const block_at *b, size_t o)
+{
+    if (b->packed && V_BYTES == 64) __builtin_prefetch(b->next + 16 * o, 0, 3);
+}
 /* The half at o. In the file's layout four bytes are read, of which none may lie behind the block's end. */
 V_INLINE vf half(const block_at *b, size_t o)
 {
@@ -87,6 +92,7 @@ V_INLINE vf half(const block_at *b, size_t o)
 V_INLINE void halves(const block_at *b, size_t o, vf *first, vf *second)
 {
     if (b->packed) {
+        ask_halves(b, o);
         *first = half(b, o);
         *second = half(b, o + 2);
     } else {
@@ -360,6 +366,7 @@ V_INLINE void block_q3_k(const block_at *s, sink_256 *out, const int T)
     vf d;
     if (s->packed) {
         a = word(s, 96), b = word(s, 100), c = word(s, 104);
+        ask_halves(s, 108);
         d = half(s, 108);
     } else {
         /* Scales and d are the last 14 bytes: two bytes more are read before them. */
@@ -451,6 +458,7 @@ V_INLINE void block_q6_k(const block_at *s, sink_256 *out, const int T)
 {
     const vi low = v_set8(15), two = v_set8(0x33);
     vi scale[4], x[2][8], high[2][8], w[4];
+    ask_halves(s, 208);
     sink_scales(out, T, half(s, 208), v_zero());
     words4(s, 192, scale);
     V_UNROLL for (int h = 0; h < 2; h++)
@@ -495,6 +503,7 @@ V_INLINE void block_iq4_xs(const block_at *s, sink_256 *out, const int T)
     vi h[4], w[8];
     if (s->packed) {
         h[1] = word(s, 4);
+        ask_halves(s, 0);
         h[0] = v_casti(v_load_bf16(packed_half(s, 2))); /* two bytes, to the upper half */
         sink_scales(out, T, half(s, 0), v_zero());
     } else {

@@ -63,23 +63,32 @@ V_INLINE block_at file_block(row_set *s, size_t i, const size_t bytes)
     prefetch_ahead(s, V_LANES * (int)bytes);
     return (block_at){.rows = in_memory(s), .at = i * bytes};
 }
-V_INLINE block_at packed_block(const uint8_t *group, size_t lane, size_t i, const size_t bytes)
+/* Blocks from the one that is worked on to the one that is asked for meanwhile. */
+#define BLOCKS_AHEAD(bytes)                                                                                  \
+    ((bytes)*KERN_PACK_ROWS < V_PACKED_AHEAD ? V_PACKED_AHEAD / ((bytes)*KERN_PACK_ROWS) : 1)
+V_INLINE block_at packed_block(const uint8_t *group, size_t lane, size_t i, const size_t bytes, size_t ahead)
 {
     const size_t column_bytes = bytes * KERN_PACK_ROWS;
-    const size_t ahead =
-        column_bytes < V_PACKED_AHEAD ? V_PACKED_AHEAD / column_bytes * column_bytes : column_bytes;
-    block_at b = {
-        .column = group + i * column_bytes, .lane = PARTS == 1 ? 0 : lane, .ahead = ahead, .packed = true};
+    block_at b = {.column = group + i * column_bytes, .lane = PARTS == 1 ? 0 : lane, .packed = true};
+    b.next = b.column + ahead;
+    /* One register and constant offsets: compilers would keep the sum for each vector, on the stack. */
+    __asm__ volatile("" : "+r"(b.next));
     if (PARTS > 1 && lane == 0) {
-        V_UNROLL for (size_t at = 0; at < column_bytes; at += 64)
-            __builtin_prefetch(b.column + ahead + at, 0, 3);
+        V_UNROLL for (size_t at = 0; at < column_bytes; at += 64) __builtin_prefetch(b.next + at, 0, 3);
     }
     return b;
 }
-V_INLINE block_at direct_block(const direct_args *a, size_t v, size_t i, const size_t bytes,
+/* Bytes from block i of a group to what is asked for: further on in the group, or, near its end, the first
+ * blocks of the group that will take its place, as many groups further on as are read side by side. */
+V_INLINE size_t direct_ahead(const direct_args *a, size_t i, const size_t bytes)
+{
+    size_t ahead = BLOCKS_AHEAD(bytes), skip = (a->n_groups - 1) * a->n_blocks;
+    return (i + ahead < a->n_blocks ? ahead : ahead + skip) * bytes * KERN_PACK_ROWS;
+}
+V_INLINE block_at direct_block(const direct_args *a, size_t v, size_t i, const size_t bytes, size_t ahead,
                                const bool packed)
 {
-    return packed ? packed_block(a->group[v / PARTS], v % PARTS * V_LANES, i, bytes)
+    return packed ? packed_block(a->group[v / PARTS], v % PARTS * V_LANES, i, bytes, ahead)
                   : file_block(a->rows, i, bytes);
 }
 
@@ -126,7 +135,8 @@ V_INLINE void direct_next(direct_tokens *k, const size_t elements, const size_t 
     V_INLINE void make_panel_##type(row_set *s, size_t block, size_t n, char *panel, const bool packed)      \
     {                                                                                                        \
         for (size_t i = 0; i < n; i++) {                                                                     \
-            block_at at = packed ? packed_block(s->group, s->lane, block + i, bytes)                         \
+            block_at at = packed ? packed_block(s->group, s->lane, block + i, bytes,                         \
+                                                BLOCKS_AHEAD(bytes) * (bytes)*KERN_PACK_ROWS)                \
                                  : file_block(s, block + i, bytes);                                          \
             block_32 b;                                                                                      \
             block_##type(&at, &b);                                                                           \
@@ -140,9 +150,10 @@ V_INLINE void direct_next(direct_tokens *k, const size_t elements, const size_t 
         direct_tokens to = a->tokens;                                                                        \
         size_t n_vectors = direct_begin(a, acc, packed);                                                     \
         for (size_t i = 0; i < a->n_blocks; i++) {                                                           \
+            size_t ahead = packed ? direct_ahead(a, i, bytes) : 0;                                           \
             for (size_t v = 0; v < n_vectors; v++) {                                                         \
                 to.q = read_again(to.q);                                                                     \
-                block_at at = direct_block(a, v, i, bytes, packed);                                          \
+                block_at at = direct_block(a, v, i, bytes, ahead, packed);                                   \
                 block_32 b;                                                                                  \
                 block_##type(&at, &b);                                                                       \
                 meet_32(&b, &to, acc[v], T, min, run);                                                       \
@@ -157,7 +168,8 @@ V_INLINE void direct_next(direct_tokens *k, const size_t elements, const size_t 
     V_INLINE void make_panel_##type(row_set *s, size_t block, size_t n, char *panel, const bool packed)      \
     {                                                                                                        \
         for (size_t i = 0; i < n; i++) {                                                                     \
-            block_at at = packed ? packed_block(s->group, s->lane, block + i, bytes)                         \
+            block_at at = packed ? packed_block(s->group, s->lane, block + i, bytes,                         \
+                                                BLOCKS_AHEAD(bytes) * (bytes)*KERN_PACK_ROWS)                \
                                  : file_block(s, block + i, bytes);                                          \
             sink_256 out = {.panel = panel + i * (panel_bytes)};                                             \
             block_##type(&at, &out, 0);                                                                      \
@@ -170,9 +182,10 @@ V_INLINE void direct_next(direct_tokens *k, const size_t elements, const size_t 
         out.to = a->tokens;                                                                                  \
         size_t n_vectors = direct_begin(a, acc, packed);                                                     \
         for (size_t i = 0; i < a->n_blocks; i++) {                                                           \
+            size_t ahead = packed ? direct_ahead(a, i, bytes) : 0;                                           \
             for (size_t v = 0; v < n_vectors; v++) {                                                         \
                 out.to.q = read_again(out.to.q);                                                             \
-                block_at at = direct_block(a, v, i, bytes, packed);                                          \
+                block_at at = direct_block(a, v, i, bytes, ahead, packed);                                   \
                 block_##type(&at, &out, T);                                                                  \
                 meet_256(&out, acc[v], T, min);                                                              \
             }                                                                                                \
