@@ -73,6 +73,20 @@ typedef struct weir_machine {
 } weir_machine;
 WEIR_API weir_status weir_machine_read(weir_context *c, weir_machine *out, weir_error *err);
 
+/* A device beside the CPU, found through OpenCL. */
+typedef struct weir_device_info {
+    char id[24]; /* what compute.device takes: "opencl:0" */
+    char name[128], vendor[128], driver[64], version[64];
+    uint64_t memory_bytes, max_alloc_bytes; /* the device's; of one buffer */
+    uint32_t compute_units;
+    bool cpu;     /* it is a processor of this machine */
+    bool unified; /* its memory is the machine's */
+} weir_device_info;
+/* *n is how many there are, of which the first `max` are filled. Where there are none, that is no error, and
+ * note (may be NULL) says why. */
+WEIR_API weir_status weir_devices_list(weir_context *c, weir_device_info *out, uint32_t max, uint32_t *n,
+                                       char *note, size_t note_size, weir_error *err);
+
 /* What storage delivers, measured by reading for about a second and remembered for a fortnight in the user's
  * cache folder (setting cache_folder). Weir reads by it: how much ahead, and in what sizes. */
 typedef struct weir_storage {

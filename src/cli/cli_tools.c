@@ -208,8 +208,51 @@ static void print_machine(const weir_machine *m)
            m->packs ? "packed" : "in their file's layout", m->pack_rows, m->pack_version);
 }
 
+/* What OpenCL offers, or why it offers nothing. */
+typedef struct devices {
+    weir_device_info info[16];
+    uint32_t n;
+    char note[256];
+} devices;
+
+static void print_devices(const devices *d)
+{
+    char a[32];
+    if (d->n == 0) printf("devices       cpu; %s\n", d->note);
+    for (uint32_t i = 0; i < d->n && i < sizeof d->info / sizeof *d->info; i++) {
+        const weir_device_info *v = &d->info[i];
+        printf("%-13s %s: %s, driver %s, %s%s, %u compute units\n", i == 0 ? "devices" : "", v->id, v->name,
+               v->driver, weir_size_text(v->memory_bytes, a), v->unified ? " of the machine's memory" : "",
+               v->compute_units);
+    }
+}
+
+static json_t *devices_json(const devices *d)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < d->n && i < sizeof d->info / sizeof *d->info; i++) {
+        const weir_device_info *v = &d->info[i];
+        json_t *j = json_object();
+        const char *const texts[][2] = {{"id", v->id},
+                                        {"name", v->name},
+                                        {"vendor", v->vendor},
+                                        {"driver", v->driver},
+                                        {"version", v->version}};
+        for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
+            json_object_set_new(j, texts[t][0], cli_json_text(texts[t][1], strlen(texts[t][1])));
+        json_object_set_new(j, "memory_bytes", cli_json_u64(v->memory_bytes));
+        json_object_set_new(j, "max_alloc_bytes", cli_json_u64(v->max_alloc_bytes));
+        json_object_set_new(j, "compute_units", json_integer(v->compute_units));
+        json_object_set_new(j, "cpu", json_boolean(v->cpu));
+        json_object_set_new(j, "unified", json_boolean(v->unified));
+        json_array_append_new(list, j);
+    }
+    return list;
+}
+
 /* storage: NULL where no path was given, or nothing is known. */
-static int print_machine_json(const weir_context *context, const weir_machine *m, const weir_storage *storage)
+static int print_machine_json(const weir_context *context, const weir_machine *m, const devices *d,
+                              const weir_storage *storage)
 {
     const char *name, *value, *source, *help;
     json_t *settings = json_object(), *sets = json_array();
@@ -237,6 +280,8 @@ static int print_machine_json(const weir_context *context, const weir_machine *m
     json_object_set_new(j, "cgroup_limit_bytes", limited ? cli_json_u64(m->cgroup_limit_bytes) : json_null());
     json_object_set_new(j, "cgroup_free_bytes", limited ? cli_json_u64(m->cgroup_free_bytes) : json_null());
     json_object_set_new(j, "settings", settings);
+    json_object_set_new(j, "devices", devices_json(d));
+    json_object_set_new(j, "devices_note", d->note[0] != '\0' ? json_string(d->note) : json_null());
     json_object_set_new(j, "storage", storage != NULL ? cli_json_storage(storage) : json_null());
     return cli_json_print(j);
 }
@@ -261,9 +306,14 @@ static int report_machine(cli_common *c, weir_context *context, const char *path
     if (weir_machine_read(context, &machine, &err) != WEIR_OK) return cli_error("doctor", &err);
     if (path != NULL && weir_storage_read(context, path, probe, &storage, &err) != WEIR_OK)
         return cli_error("doctor", &err);
+    devices d = {.n = 0};
+    if (weir_devices_list(context, d.info, sizeof d.info / sizeof *d.info, &d.n, d.note, sizeof d.note,
+                          &err) != WEIR_OK)
+        return cli_error("doctor", &err);
     bool known = storage.bytes_per_s > 0;
-    if (c->json) return print_machine_json(context, &machine, known ? &storage : NULL);
+    if (c->json) return print_machine_json(context, &machine, &d, known ? &storage : NULL);
     print_machine(&machine);
+    print_devices(&d);
     if (known) cli_print_storage(stdout, path, &storage);
     if (path != NULL && !known) printf("storage       not measured yet; --probe measures it\n");
     print_settings(context);

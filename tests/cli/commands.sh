@@ -99,9 +99,12 @@ check "bench measured the storage where weights stream, and only there" '[ "$(gr
 "$weir" bench "$tmp/m.gguf" --mem 7MiB --prompt-tokens 16 -n 4 --rounds 1 >"$tmp/out" 2>/dev/null
 check "bench as a table" 'grep -q "^7 MiB" "$tmp/out"'
 "$weir" doctor --json >"$tmp/out" 2>/dev/null
-has "doctor --json" "$tmp/out" version cpus cpu_set cpu_sets total_bytes available_bytes reserve_bytes default_budget_bytes cgroup_version settings value source
+has "doctor --json" "$tmp/out" version cpus cpu_set cpu_sets devices devices_note total_bytes available_bytes reserve_bytes default_budget_bytes cgroup_version settings value source
 "$weir" doctor --set io.backend=threads >"$tmp/out" 2>/dev/null
 check "doctor shows a setting and where it comes from" 'grep -q "io.backend *threads" "$tmp/out" && grep -q "^budget .*iB" "$tmp/out"'
+check "doctor lists the devices of OpenCL, or says why there are none" 'grep -qE "^devices +(opencl:0: .*compute units|cpu; no OpenCL)" "$tmp/out"'
+OCL_ICD_VENDORS=/nonexistent "$weir" doctor >"$tmp/out" 2>/dev/null
+check "doctor without a driver says so" 'grep -qE "^devices +cpu; no OpenCL" "$tmp/out"'
 export WEIR_CACHE_FOLDER="$tmp/cache"
 "$weir" doctor "$tmp/m.gguf" >"$tmp/out" 2>/dev/null
 check "doctor PATH before a measurement says so" 'grep -q "^storage .*not measured" "$tmp/out" && [ ! -e "$tmp/cache" ]'
