@@ -110,7 +110,7 @@ static void type_numbers(void **state)
 #define SIZES(TYPE)                                                                                          \
     assert_int_equal(gpu_block_bytes(GPU_##TYPE), base_dtype_get(BASE_##TYPE)->block_bytes);                 \
     assert_int_equal(gpu_block_elements(GPU_##TYPE), base_dtype_get(BASE_##TYPE)->block_elements);
-        GPU_EACH_BLOCK(SIZES)
+    GPU_EACH_BLOCK(SIZES)
 #undef SIZES
 }
 
