@@ -4,7 +4,7 @@
 set -eu
 
 build="gcc make libc6-dev pkg-config liburing-dev libpcre2-dev libutf8proc-dev libjansson-dev libedit-dev opencl-headers ca-certificates python3 python3-pip"
-test="libcmocka-dev ocl-icd-libopencl1 pocl-opencl-icd"
+test="libcmocka-dev ocl-icd-libopencl1 pocl-opencl-icd libcurl4-openssl-dev"
 check="clang-format cppcheck"
 fuzz="clang libclang-rt-dev"
 cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"

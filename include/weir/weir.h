@@ -179,6 +179,8 @@ typedef struct weir_load_options {
     uint32_t ctx_tokens; /* context per session; 0: the model's, 4096 at most, and less where its cache would
                           * take more than a quarter of a budget that does not hold all weights */
     uint32_t n_sessions; /* sessions that will live at once; default 1 */
+    bool fewer_sessions; /* where they do not fit, but fewer do, those are planned and loaded (R14.6); the
+                          * plan tells how many. Else a budget that does not suffice is refused */
     uint32_t max_batch;  /* rows of different sessions in one pass; default n_sessions */
     uint32_t n_threads;  /* 0: all CPUs this process may use */
     uint32_t prefill_chunk; /* tokens per prefill pass; 0: chosen from the budget (never changes a bit) */
@@ -207,7 +209,12 @@ typedef struct weir_plan {
     uint64_t whole_bytes;    /* the budget from which on nothing streams */
     bool fits;
     uint64_t missing_bytes; /* smallest - budget where it does not fit */
+    /* Where it does not fit, each alone would do; 0, false: it would not, or is so already. */
+    uint32_t fit_ctx_tokens, fit_sessions;
+    bool fit_kv_f16, fit_free_chunk; /* a cache of type F16; no fixed prefill_chunk */
+    uint64_t fit_mem_bytes;          /* whole MiB */
     uint32_t ctx_tokens, n_sessions, prefill_chunk, n_threads;
+    uint32_t wanted_sessions;         /* above n_sessions where fewer_sessions made them fewer */
     uint32_t pass_rows, pass_outputs; /* most tokens of one pass, and most of them with logits */
     uint64_t streamed_bytes_per_pass;
     uint64_t weight_bytes_per_pass; /* read by one pass from anywhere */
@@ -225,21 +232,31 @@ WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, 
  * remembered or measured where the setting io.probe is off. */
 WEIR_API weir_status weir_model_storage(weir_model *m, bool measure, weir_storage *out, weir_error *err);
 
-/* How fast decoding will be at the beginning of a conversation, one row a pass. */
+/* Tokens per second. The range: the spread of what was measured, and a tenth for what a prediction leaves
+ * out. */
+typedef struct weir_rate {
+    double low, likely, high;
+} weir_rate;
+
+/* How fast a model will be at the beginning of a conversation. */
 typedef struct weir_prediction {
     size_t struct_size;
     double storage_bytes_per_s; /* what it rests on; 0 where nothing streams */
     double
         compute_bytes_per_s; /* weights worked off when all are in memory, measured with the real kernels */
     double latency_seconds;  /* of a small read */
-    double seconds_per_token, tokens_per_s;
-    double limit_tokens_per_s; /* the slower of the two alone */
+    double seconds_per_token, tokens_per_s; /* of one session, a token a pass */
+    double limit_tokens_per_s;              /* the slower of the two alone */
+    weir_rate decode;                       /* tokens_per_s, with its range */
+    weir_rate all_sessions;                 /* max_batch sessions in shared passes, added up */
+    weir_rate prefill;                      /* prompts, prefill_rows tokens a pass */
+    uint32_t prefill_rows;
 } weir_prediction;
 /* For what weir_model_plan would give, in about a second. storage_bytes_per_s: 0 takes what is
- * remembered of the storage, or measures it where the plan streams. Products are timed over no more memory than
- * the plan has for weights (at most 512 MiB), and beside reads of the file where it streams. Predict before a
- * run, not in it: that memory is taken beside what is loaded. Errors: BUDGET where the plan does not fit, and
- * those of reading. */
+ * remembered of the storage, or measures it where the plan streams. Products are timed over no more memory
+ * than the plan has for weights (at most 512 MiB), those of passes with more rows over 128 MiB at most, once
+ * for a model, and beside reads of the file where it streams. Predict before a run, not in it: that memory is
+ * taken beside what is loaded. Errors: BUDGET where the plan does not fit, and those of reading. */
 WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
                                         weir_prediction *out, weir_error *err);
 
@@ -247,6 +264,8 @@ WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *
  * After a failure the model is as before. Loading again first unloads. */
 WEIR_API weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_error *err);
 WEIR_API void weir_model_unload(weir_model *m);
+/* The sessions that the load has room for; 0 where nothing is loaded. */
+WEIR_API uint32_t weir_model_sessions(const weir_model *m);
 /* Another budget for a loaded model, between two passes: sessions stay, results stay the same, and weights
  * are placed anew, which takes about the time of loading. BUDGET below what the load's caches and activations
  * need, with nothing changed; after other errors it is as before or, where that

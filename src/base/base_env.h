@@ -21,6 +21,7 @@ typedef struct base_env {
     void *log_arg;
     base_clock_fn clock_fn; /* NULL: the monotonic clock */
     void *clock_arg;
+    uint32_t remote_timeout_s; /* of requests to servers; 0: 30 */
 } base_env;
 
 /* Creates an environment whose ledger has no limit yet. Destroy takes NULL. */

@@ -1,6 +1,7 @@
 /* Opening and reading. One descriptor for the page cache, a second one for direct reads where they work. */
 #define _GNU_SOURCE
 #include "base_internal.h"
+#include "base_remote.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@ struct base_file {
     int direct_fd;         /* -1: direct reads do not work here */
     uint32_t direct_align; /* 0 likewise */
     struct stat seen;      /* as it was at opening */
+    base_remote *remote;   /* NULL: a local file. Else it owns fd */
 };
 
 static weir_status fail_errno(weir_error *err, int error, const char *what, const char *path)
@@ -105,6 +107,16 @@ none:
     return status;
 }
 
+static weir_status open_remote(base_file *f, weir_error *err)
+{
+    weir_status status = base_remote_open(f->env, f->path, &f->remote, err);
+    if (status != WEIR_OK) return status;
+    f->fd = base_remote_fd(f->remote);
+    f->seen.st_size = (off_t)base_remote_size(f->remote);
+    f->direct_align = 512; /* what plans are made for: the file on a usual disk */
+    return WEIR_OK;
+}
+
 weir_status base_file_open(base_env *env, const char *path, base_file **out, weir_error *err)
 {
     weir_error local = {0};
@@ -114,6 +126,11 @@ weir_status base_file_open(base_env *env, const char *path, base_file **out, wei
     f->fd = f->direct_fd = -1;
     f->path = base_strdup(env, BASE_TAG_IO, path, &local);
     if (f->path == NULL) goto fail;
+    if (base_path_is_url(path)) {
+        if (open_remote(f, &local) != WEIR_OK) goto fail;
+        *out = f;
+        return WEIR_OK;
+    }
     /* Non-blocking, so that a named pipe cannot hold us up; regular files do not care. */
     int fd = open_retry(env, path, O_RDONLY | O_NONBLOCK, 0);
     if (fd < 0) {
@@ -149,7 +166,8 @@ void base_file_close(base_file *f)
 {
     if (f == NULL) return;
     if (f->direct_fd >= 0) close(f->direct_fd);
-    if (f->fd >= 0) close(f->fd);
+    if (f->fd >= 0 && f->remote == NULL) close(f->fd);
+    base_remote_close(f->remote);
     base_free(f->env, f->path);
     base_free(f->env, f);
 }
@@ -169,9 +187,20 @@ uint32_t base_file_direct_align(const base_file *f)
     return f->direct_align;
 }
 
+bool base_file_is_remote(const base_file *f)
+{
+    return f->remote != NULL;
+}
+
+void base_file_seal(base_file *f)
+{
+    if (f->remote != NULL) base_remote_seal(f->remote);
+}
+
+/* Queued reads and mappings would find holes in a remote file. */
 int base_file_fd(const base_file *f)
 {
-    return f->fd;
+    return f->remote == NULL ? f->fd : -1;
 }
 
 int base_file_direct_fd(const base_file *f)
@@ -201,6 +230,7 @@ static weir_status fail_changed(const base_file *f, const struct stat *now, weir
 weir_status base_file_check_open(const base_file *f, weir_error *err)
 {
     struct stat now;
+    if (f->remote != NULL) return WEIR_OK; /* each request was checked */
     if (fstat(f->fd, &now) != 0) return fail_errno(err, errno, "asking for the size", f->path);
     return same_file(&f->seen, &now) ? WEIR_OK : fail_changed(f, &now, err);
 }
@@ -211,7 +241,7 @@ weir_status base_file_check(const base_file *f, weir_error *err)
     if (status != WEIR_OK) return status;
     /* A name that is gone is no change: the open file still has its bytes. */
     struct stat now;
-    if (stat(f->path, &now) != 0 || same_file(&f->seen, &now)) return WEIR_OK;
+    if (f->remote != NULL || stat(f->path, &now) != 0 || same_file(&f->seen, &now)) return WEIR_OK;
     return fail_changed(f, &now, err);
 }
 
@@ -254,6 +284,11 @@ weir_status base_file_read(base_file *f, uint64_t offset, void *buf, size_t len,
     int tries = 0;
     uint64_t end;
     if (!base_add(offset, len, &end) || end > INT64_MAX) return base_file_fail_end(f, offset, len, 0, err);
+    if (f->remote != NULL) {
+        if (end > base_file_size(f)) return base_file_fail_end(f, offset, len, 0, err);
+        weir_status status = base_remote_ensure(f->remote, end, err);
+        if (status != WEIR_OK) return status;
+    }
     while (got < len) {
         int64_t n = read_some(f->env, f->fd, offset + got, (char *)buf + got, len - got);
         if (n == 0) return base_file_fail_end(f, offset, len, got, err);
@@ -272,7 +307,7 @@ weir_status base_file_read(base_file *f, uint64_t offset, void *buf, size_t len,
 
 void base_file_drop_cache(base_file *f, uint64_t offset, uint64_t len)
 {
-    if (len == 0) return;
+    if (len == 0 || f->remote != NULL) return;
     /* Outward to whole pages: the kernel leaves pages alone that the range covers in part only. */
     uint64_t begin = base_align_down(offset, 4096);
     uint64_t end;
@@ -329,6 +364,7 @@ weir_status base_file_slurp(base_env *env, const char *path, size_t max_bytes, c
                             weir_error *err)
 {
     if (max_bytes > SIZE_MAX / 4) max_bytes = SIZE_MAX / 4;
+    if (base_path_is_url(path)) return base_remote_slurp(env, path, max_bytes, out, len, err);
     /* Non-blocking for the same reason as above. */
     int fd = open_retry(env, path, O_RDONLY | O_NONBLOCK, 0);
     if (fd < 0) return fail_errno(err, -fd, "opening", path);
@@ -347,6 +383,16 @@ bool base_file_exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0;
+}
+
+bool base_file_exists_at(base_env *env, const char *path)
+{
+    base_remote *r;
+    weir_error none;
+    if (!base_path_is_url(path)) return base_file_exists(path);
+    if (base_remote_open(env, path, &r, &none) != WEIR_OK) return false;
+    base_remote_close(r);
+    return true;
 }
 
 bool base_file_is_at(const base_file *f, const char *path)

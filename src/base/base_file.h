@@ -7,10 +7,17 @@
 
 typedef struct base_file base_file;
 
-/* Opens a regular file for reading. Errors: NOT_FOUND, PERMISSION, IO, FORMAT (a directory, an empty file).
- */
+/* Opens a regular file for reading, or the front of one on a server where path is an http or https address:
+ * base_file_read then fetches what is missing, up to 256 MiB; nothing else reads such a file. Errors:
+ * NOT_FOUND, PERMISSION, IO, FORMAT (a directory, an empty file), and those of base_remote.h. */
 weir_status base_file_open(base_env *env, const char *path, base_file **out, weir_error *err);
 void base_file_close(base_file *f); /* takes NULL */
+
+/* Begins with http:// or https://. */
+bool base_path_is_url(const char *path);
+bool base_file_is_remote(const base_file *f);
+/* All that is needed of a remote file was read: from now on nothing more is fetched. */
+void base_file_seal(base_file *f);
 
 const char *base_file_path(const base_file *f);
 uint64_t base_file_size(const base_file *f);
@@ -41,6 +48,8 @@ uint64_t base_disk_free(const char *path);
 weir_status base_file_slurp(base_env *env, const char *path, size_t max_bytes, char **out, size_t *len,
                             weir_error *err);
 bool base_file_exists(const char *path);
+/* The same where path may be an address: one small request. */
+bool base_file_exists_at(base_env *env, const char *path);
 /* Whether a path names the file that is open, by whatever link. */
 bool base_file_is_at(const base_file *f, const char *path);
 /* Makes a folder where there is none yet. Errors: PERMISSION, IO (something else has the name, no parent). */

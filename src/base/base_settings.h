@@ -11,6 +11,7 @@
     X("io.backend", "auto", "queued reads: auto, io_uring, threads")                                         \
     X("io.direct", "auto", "direct reads: auto, off")                                                        \
     X("io.probe", "auto", "what was measured of storage: auto uses it and measures when needed; off")        \
+    X("io.remote_timeout", "30", "seconds that a server may stay silent (plan, inspect of an address)")      \
     X("cache_folder", "auto", "where measurements are kept: auto ($XDG_CACHE_HOME/weir), off, or a folder")  \
     X("memory.alias_activations", "on", "share arena space between activations: on, off")                    \
     X("memory.weights", "auto", "weights that stay: read, map (shared with other processes), or auto")       \

@@ -7,7 +7,8 @@
  *   cli_output.c   reports for people         cli_bench.c    bench
  *   cli_storage.c  what storage delivers      cli_pack.c     pack
  *   cli_speculate.c  guesses                cli_bench_sessions.c, cli_bench_speculate.c  its other kinds
- *   cli_json.c     reports for scripts        cli_tools.c    synth, tokenize, plan, doctor
+ *   cli_json.c     reports for scripts        cli_tools.c    synth, tokenize, doctor
+ *   cli_plan.c     plan                       cli_plan_table.c  its table over budgets
  *   cli_formula.c  plan --formula             cli_measure*.c  measure
  *
  * Standard output carries the answer, or with --json one document; all else goes to standard error. After an
@@ -214,6 +215,8 @@ int cli_pack(int argc, char **argv);
 int cli_synth(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_plan(int argc, char **argv);
+/* What fits on this machine, over budgets and contexts: weir plan without any of them. */
+int cli_plan_table(cli_common *c, weir_model *model, bool rates);
 /* weir plan --formula, which has options of its own. */
 bool cli_wants_formula(int argc, char **argv);
 int cli_formula(int argc, char **argv);

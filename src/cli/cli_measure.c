@@ -173,18 +173,22 @@ static void host_json(const measure *m, json_t *host)
                                                                : json_null());
 }
 
-/* What decoding of one session alone is expected to do; steps that share passes have no such figure. It is
- * measured here and not in the step, whose memory is the plan's alone, and left out where memory is short. */
-static void predict(const measure *m, weir_model *model, json_t *report)
+/* What a step is expected to do. It is measured here and not in the step, whose memory is the plan's alone,
+ * and left out where memory is short. */
+static void predict(const measure *m, weir_model *model, uint32_t sessions, json_t *step)
 {
     enum { ROOM_BYTES = 256 << 20 };
     weir_error err;
     weir_machine machine = {.struct_size = sizeof machine};
     weir_prediction p = {.struct_size = sizeof p};
-    if (m->first > 1 || weir_machine_read(m->common.context, &machine, &err) != WEIR_OK) return;
+    weir_load_options o = m->common.load;
+    o.n_sessions = o.max_batch = sessions;
+    if (weir_machine_read(m->common.context, &machine, &err) != WEIR_OK) return;
     if (machine.cgroup_free_bytes < ROOM_BYTES || machine.available_bytes < ROOM_BYTES) return;
-    if (weir_model_predict(model, &m->common.load, 0, &p, &err) != WEIR_OK) return;
-    json_object_set_new(report, "predicted_decode_tps", cli_json_real(p.tokens_per_s));
+    if (weir_model_predict(model, &o, 0, &p, &err) != WEIR_OK) return;
+    json_object_set_new(step, "prediction", cli_json_prediction(&p));
+    json_object_set_new(step, "predicted_decode_tps", cli_json_real(p.all_sessions.likely));
+    json_object_set_new(step, "predicted_prefill_tps", cli_json_real(p.prefill.likely));
 }
 
 static int describe(measure *m, json_t *report)
@@ -207,7 +211,6 @@ static int describe(measure *m, json_t *report)
         return cli_error("measure", &err);
     int rc = fix_options(m, model, report);
     if (rc == CLI_OK) rc = model_json(m, model, report);
-    if (rc == CLI_OK && cli_pending_interrupt() == 0) predict(m, model, report);
     if (rc == CLI_OK) host_json(m, json_object_get(report, "machine"));
     weir_model_close(model);
     return rc;
@@ -218,18 +221,24 @@ static int describe(measure *m, json_t *report)
 static int ramp(const measure *m, json_t *report, uint32_t *n_ok)
 {
     json_t *steps = json_array();
+    weir_error err;
+    weir_model *model;
     json_object_set_new(report, "steps", steps);
+    if (weir_model_open(m->common.context, m->common.model, &model, &err) != WEIR_OK)
+        return cli_error("measure", &err);
     for (uint32_t n = m->first; n <= m->last && cli_pending_interrupt() == 0; n++) {
         json_t *step = cli_measure_step(m, n);
-        if (step == NULL) return cli_fail("measure", "no memory for a step's samples");
+        if (step == NULL) break;
         json_array_append_new(steps, step);
-        json_t *predicted = json_object_get(report, "predicted_decode_tps");
-        if (n == 1 && predicted != NULL) json_object_set(step, "predicted_decode_tps", predicted);
+        predict(m, model, n, step);
         *n_ok += strcmp(cli_measure_word(step, "outcome"), "ok") == 0;
         if (!m->common.json) cli_measure_line(step);
     }
+    weir_model_close(model);
     json_object_set_new(report, "interrupted", json_boolean(cli_pending_interrupt() != 0));
-    return CLI_OK;
+    return json_array_size(steps) > 0 || cli_pending_interrupt() != 0
+               ? CLI_OK
+               : cli_fail("measure", "no memory for a step's samples");
 }
 
 static bool put_json(const json_t *report, FILE *f)

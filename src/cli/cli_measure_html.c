@@ -196,7 +196,9 @@ static void put_step(FILE *f, const json_t *s)
             cli_measure_number(m, "major_faults"), cli_measure_number(m, "some_stall_us") / 1000,
             cli_measure_number(m, "full_stall_us") / 1000);
     if (json_is_number(json_object_get(s, "predicted_decode_tps")))
-        fprintf(f, "; decoding predicted at %.2f tok/s", cli_measure_number(s, "predicted_decode_tps"));
+        fprintf(f, "; predicted: prompts at %.1f tok/s, decoding at %.2f tok/s",
+                cli_measure_number(s, "predicted_prefill_tps"),
+                cli_measure_number(s, "predicted_decode_tps"));
     fputs(".</p>\n", f);
 }
 

@@ -52,9 +52,22 @@ void cli_announce_speed(const cli_common *c, weir_model *model)
             weir_size_text(plan.streamed_bytes_per_pass, a), s.bytes_per_s / 1e6);
 }
 
+static json_t *rate_json(const weir_rate *r)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "low", cli_json_real(r->low));
+    json_object_set_new(j, "likely", cli_json_real(r->likely));
+    json_object_set_new(j, "high", cli_json_real(r->high));
+    return j;
+}
+
 json_t *cli_json_prediction(const weir_prediction *p)
 {
     json_t *j = json_object();
+    json_object_set_new(j, "decode_tps", rate_json(&p->decode));
+    json_object_set_new(j, "all_sessions_tps", rate_json(&p->all_sessions));
+    json_object_set_new(j, "prefill_tps", rate_json(&p->prefill));
+    json_object_set_new(j, "prefill_rows", json_integer(p->prefill_rows));
     json_object_set_new(j, "tokens_per_s", cli_json_real(p->tokens_per_s));
     json_object_set_new(j, "seconds_per_token", cli_json_real(p->seconds_per_token));
     json_object_set_new(j, "limit_tokens_per_s", cli_json_real(p->limit_tokens_per_s));

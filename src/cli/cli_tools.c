@@ -1,4 +1,4 @@
-/* The small commands: synth, tokenize, plan, doctor. */
+/* The small commands: synth, tokenize, doctor. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -104,85 +104,6 @@ int cli_tokenize(int argc, char **argv)
         rc = print_tokens(&c, ids, n);
     free(text);
     weir_free(model, ids);
-    weir_model_close(model);
-    weir_context_destroy(context);
-    return rc;
-}
-
-/* predicted: NULL where nothing is. */
-static void print_plan(const weir_plan *p, const weir_prediction *predicted)
-{
-    char a[32], b[32];
-    printf("budget %s%s, %u session%s of %u tokens, prefill chunk %u, %u thread%s\n",
-           weir_size_text(p->budget_bytes, a), p->budget_is_default ? " (what the machine leaves)" : "",
-           p->n_sessions, p->n_sessions == 1 ? "" : "s", p->ctx_tokens, p->prefill_chunk, p->n_threads,
-           p->n_threads == 1 ? "" : "s");
-    for (uint32_t i = 0; i < p->n_accounts; i++)
-        if (p->accounts[i].planned_bytes > 0)
-            printf("  %-18s %12s\n", p->accounts[i].tag, weir_size_text(p->accounts[i].planned_bytes, a));
-    printf("  %-18s %12s\n", "peak", weir_size_text(p->planned_peak_bytes, a));
-    printf("smallest budget %s; from %s on nothing streams\n", weir_size_text(p->smallest_bytes, a),
-           weir_size_text(p->whole_bytes, b));
-    if (p->fits)
-        printf("fits; each pass reads %s of weights, %s of it from storage\n",
-               weir_size_text(p->weight_bytes_per_pass, a), weir_size_text(p->streamed_bytes_per_pass, b));
-    else
-        printf("does not fit: %s are missing\n", weir_size_text(p->missing_bytes, a));
-    if (predicted == NULL) return;
-    printf("about %.2f tokens/s: %.1f GB/s of weights computed", predicted->tokens_per_s,
-           predicted->compute_bytes_per_s / 1e9);
-    if (predicted->storage_bytes_per_s > 0)
-        printf(", %.2f GB/s from storage", predicted->storage_bytes_per_s / 1e9);
-    else
-        printf(", nothing streams");
-    putchar('\n');
-}
-
-static int print_plan_json(const weir_plan *p, const weir_prediction *predicted)
-{
-    json_t *j = cli_json_plan(p);
-    json_object_set_new(j, "prediction", predicted != NULL ? cli_json_prediction(predicted) : json_null());
-    return cli_json_print(j);
-}
-
-int cli_plan(int argc, char **argv)
-{
-    cli_common c;
-    bool formula = false;
-    if (cli_wants_formula(argc, argv)) return cli_formula(argc, argv);
-    cli_common_init(&c, "plan");
-    cli_args a = {
-        .command = "plan",
-        .operand = "FILE",
-        .summary =
-            "Says what a budget would hold and how fast it would be; nothing is loaded. Exit 1 when it "
-            "does not fit."};
-    cli_add_model(&a, &c);
-    cli_add_mem(&a, &c);
-    cli_add_load(&a, &c);
-    cli_add_json(&a, &c);
-    cli_add(&a, "sessions", 0, CLI_U32, &c.load.n_sessions, "N", "conversations at once (default 1)");
-    cli_add(&a, "formula", 0, CLI_FLAG, &formula, NULL,
-            "plan from plain numbers; see weir plan --formula --help");
-    int rc = cli_parse(&a, argc, argv);
-    if (rc != CLI_OK || a.help) return rc;
-    weir_context *context;
-    weir_model *model;
-    rc = cli_open(&c, &context, &model);
-    if (rc != CLI_OK) return rc;
-    weir_plan plan = {.struct_size = sizeof plan};
-    weir_error err;
-    if (weir_model_plan(model, &c.load, &plan, &err) != WEIR_OK) {
-        rc = cli_error("plan", &err);
-    } else {
-        weir_prediction p = {.struct_size = sizeof p};
-        bool known = plan.fits && weir_model_predict(model, &c.load, 0, &p, &err) == WEIR_OK;
-        if (c.json)
-            rc = print_plan_json(&plan, known ? &p : NULL);
-        else
-            print_plan(&plan, known ? &p : NULL);
-        if (rc == CLI_OK && !plan.fits) rc = CLI_FAILED;
-    }
     weir_model_close(model);
     weir_context_destroy(context);
     return rc;

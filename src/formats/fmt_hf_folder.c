@@ -77,7 +77,8 @@ static weir_status put_path(fmt_model *m, const char *name, const char *key, wei
 {
     char *path = fmt_path_join(m->env, m->dir, name, err);
     if (path == NULL) return err->code;
-    weir_status s = base_file_exists(path) ? fmt_model_put_str(m, key, path, strlen(path), err) : WEIR_OK;
+    weir_status s =
+        base_file_exists_at(m->env, path) ? fmt_model_put_str(m, key, path, strlen(path), err) : WEIR_OK;
     base_free(m->env, path);
     return s;
 }
@@ -89,7 +90,7 @@ static weir_status put_template(fmt_model *m, weir_error *err)
     size_t len = 0;
     if (path == NULL) return err->code;
     weir_status s = WEIR_OK;
-    if (base_file_exists(path)) {
+    if (base_file_exists_at(m->env, path)) {
         s = base_file_slurp(m->env, path, MAX_TEMPLATE_BYTES, &text, &len, err);
         if (s == WEIR_OK && memchr(text, 0, len) != NULL)
             s = base_fail(err, WEIR_ERR_FORMAT, "%s: a NUL byte in the template", path);

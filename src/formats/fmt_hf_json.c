@@ -69,7 +69,7 @@ weir_status fmt_hf_doc_read(base_env *env, const char *dir, const char *name, fm
     char *path = fmt_path_join(env, dir, name, err);
     if (path == NULL) return err->code;
     doc->path = path;
-    if (!base_file_exists(path)) return WEIR_OK;
+    if (!base_file_exists_at(env, path)) return WEIR_OK;
     char *text = NULL;
     size_t len = 0;
     weir_status s = base_file_slurp(env, path, MAX_DOC_BYTES, &text, &len, err);

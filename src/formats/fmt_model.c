@@ -55,7 +55,9 @@ static weir_status open_by_content(fmt_model *m, const char *path, weir_error *e
 static weir_status open_any(fmt_model *m, const char *path, weir_error *err)
 {
     if (fmt_path_ends(path, ".index.json")) return fmt_shards_open(m, path, err);
-    bool is_folder;
+    bool is_folder,
+        is_file = base_path_is_url(path) && (strstr(path, ".gguf") || strstr(path, ".safetensors"));
+    if (is_file) return open_by_content(m, path, err); /* a server need not be asked for what is not there */
     weir_status s = fmt_folder_open(m, path, &is_folder, err);
     if (s != WEIR_OK || is_folder) return s;
     return open_by_content(m, path, err);
@@ -77,6 +79,7 @@ weir_status fmt_model_open(base_env *env, const char *path, fmt_model **out, wei
         fmt_model_close(m);
         return s;
     }
+    for (uint32_t i = 0; i < m->n_files; i++) base_file_seal(m->files[i]);
     *out = m;
     return WEIR_OK;
 }

@@ -163,7 +163,7 @@ static weir_status open_shard_by_name(fmt_model *m, const char *path, size_t pre
     base_buf index;
     base_buf_init(&index, m->env, BASE_TAG_METADATA);
     weir_status s = base_buf_printf(&index, err, "%.*s.safetensors.index.json", (int)prefix, path);
-    if (s == WEIR_OK && !base_file_exists(index.data))
+    if (s == WEIR_OK && !base_file_exists_at(m->env, index.data))
         s = base_fail(err, WEIR_ERR_NOT_FOUND,
                       "%s: one shard of a model, but its index, %s, is missing; get the whole folder", path,
                       index.data);
@@ -197,12 +197,12 @@ weir_status fmt_folder_open(fmt_model *m, const char *path, bool *is_folder, wei
     *is_folder = true;
     if (config == NULL) {
         s = err->code;
-    } else if (base_file_exists(index)) {
+    } else if (base_file_exists_at(m->env, index)) {
         s = fmt_shards_open(m, index, err);
-    } else if (base_file_exists(single)) {
+    } else if (base_file_exists_at(m->env, single)) {
         s = fmt_model_add_file(m, single, err);
         if (s == WEIR_OK) s = fmt_safetensors_open(m, single, err);
-    } else if (base_file_exists(config)) {
+    } else if (base_file_exists_at(m->env, config)) {
         s = base_fail(err, WEIR_ERR_NOT_FOUND,
                       "%s: a folder with config.json, but without " SINGLE_NAME " or " INDEX_NAME
                       "; weights in other forms (.bin) are not supported",

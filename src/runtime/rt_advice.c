@@ -53,33 +53,36 @@ static uint32_t most_sessions(rt_planner *p, rt_choice c)
     return n;
 }
 
-void rt_advise(rt_planner *p, const rt_choice *smallest, const rt_plan *plan, weir_error *err)
+void rt_advise(rt_planner *p, const rt_choice *smallest, rt_plan *plan, weir_error *err)
 {
-    const weir_plan *v = &plan->view;
+    weir_plan *v = &plan->view;
     remedies r = {.len = 0};
     char line[96], a[32], b[32], d[32], e[32], f[32], g[32];
     rt_choice c = *smallest;
     if (c.ctx_tokens > 1) {
-        uint32_t ctx = largest_ctx(p, c);
+        uint32_t ctx = v->fit_ctx_tokens = largest_ctx(p, c);
         snprintf(line, sizeof line, "--ctx %u (a shorter context)", ctx);
         if (ctx != 0) add_remedy(&r, line);
     }
     if (c.n_sessions > 1) {
-        uint32_t n = most_sessions(p, c);
+        uint32_t n = v->fit_sessions = most_sessions(p, c);
         snprintf(line, sizeof line, "%u session%s instead of %u", n, n == 1 ? "" : "s", c.n_sessions);
         if (n != 0) add_remedy(&r, line);
     }
     if (c.kv_dtype == BASE_F32) {
         c.kv_dtype = BASE_F16;
-        if (fits(p, c)) add_remedy(&r, "a key-value cache of type F16");
+        v->fit_kv_f16 = fits(p, c);
+        if (v->fit_kv_f16) add_remedy(&r, "--kv-type f16 (a key-value cache of type F16)");
         c.kv_dtype = smallest->kv_dtype;
     }
     if (p->options->prefill_chunk > 1) {
         c.max_rows = (uint32_t)base_max(1, p->options->max_batch);
-        if (fits(p, c)) add_remedy(&r, "no fixed prefill chunk");
+        v->fit_free_chunk = fits(p, c);
+        if (v->fit_free_chunk) add_remedy(&r, "no fixed prefill chunk");
     }
     /* Whole MiB, rounded up, so that the figure can be typed. */
     uint64_t mib = (v->smallest_bytes >> 20) + ((v->smallest_bytes & ((UINT64_C(1) << 20) - 1)) != 0);
+    v->fit_mem_bytes = mib << 20;
     snprintf(line, sizeof line, "--mem %lluMiB", (unsigned long long)mib);
     add_remedy(&r, line);
     uint64_t weights = p->smallest.smallest_bytes;

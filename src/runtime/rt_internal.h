@@ -9,7 +9,7 @@
  *   rt_load.c     placing and unplacing         rt_pass.c      passes that sessions share
  *   rt_answers.c  steps of several answers      rt_speculate*.c  guesses that a pass checks
  *   rt_budget.c   a budget that changes
- *   rt_predict.c  how fast decoding will be     rt_storage.c   what storage delivers, remembered
+ *   rt_predict*.c how fast it will be           rt_storage.c   what storage delivers, remembered
  *   rt_pack.c     packed files                  rt_calibrate.c products and reads, timed for a moment
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
@@ -44,6 +44,7 @@ struct weir_context {
     uint64_t process_bytes; /* estimate of what the process holds beside the ledger; kept steady, see
                                rt_process.c */
     uint64_t booked_bytes;  /* of it, booked in the ledger under PROCESS while models are loaded */
+    bool process_is_fixed;  /* the estimate is from before libcurl was opened: no run has that */
 };
 
 /* What needs the tokenizer; made at first use, freed with the model. */
@@ -62,6 +63,7 @@ typedef struct rt_options {
     bool mem_is_default;
     uint32_t ctx_tokens; /* 0: choose */
     uint32_t n_sessions;
+    bool fewer_sessions; /* where so many do not fit */
     uint32_t max_batch;
     uint32_t n_threads;
     base_cpus cpus;         /* n = 0: unbound */
@@ -118,6 +120,13 @@ typedef struct rt_loaded {
     double past_wait_seconds;
 } rt_loaded;
 
+/* Bytes of weights per second that passes of so many rows work off, as rt_predict_rows.c measured it. */
+#define RT_MAX_TIMED 12
+typedef struct rt_timed {
+    uint32_t n_rows, n_threads;
+    double best, middle, worst;
+} rt_timed;
+
 struct weir_model {
     weir_context *context;
     base_env *env;
@@ -127,9 +136,11 @@ struct weir_model {
     rt_text *text;
     uint64_t file_bytes, weight_bytes;
     uint32_t main_dtype;
-    rt_loaded *run;       /* NULL: not loaded */
-    base_storage storage; /* of its largest file; bytes_per_s is 0: not known */
-    bool pack_known, pack_pays; /* asked once, see rt_packing_pays */
+    rt_loaded *run;               /* NULL: not loaded */
+    base_storage storage;         /* of its largest file; bytes_per_s is 0: not known */
+    bool pack_known, pack_pays;   /* asked once, see rt_packing_pays */
+    rt_timed timed[RT_MAX_TIMED]; /* predictions for other budgets need no second run of the kernels */
+    uint32_t n_timed;
     atomic_bool cancel;
 };
 
@@ -155,6 +166,8 @@ struct weir_session {
 };
 
 /* ---- rt_model.c ---- */
+/* UNSUPPORTED where a file is on a server: only its header can be read. */
+weir_status rt_model_is_here(const weir_model *m, weir_error *err);
 /* UNSUPPORTED for a model that was opened for its text only. */
 weir_status rt_model_runs(const weir_model *m, weir_error *err);
 
@@ -211,8 +224,8 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
 uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes);
 
 /* ---- rt_advice.c ---- */
-/* Fills err with BUDGET: what is missing and which options would fit. */
-void rt_advise(rt_planner *p, const rt_choice *smallest, const rt_plan *plan, weir_error *err);
+/* Fills err with BUDGET: what is missing and which options would fit; and the plan's own fields for them. */
+void rt_advise(rt_planner *p, const rt_choice *smallest, rt_plan *plan, weir_error *err);
 
 /* ---- rt_session.c ---- */
 typedef void (*rt_progress_fn)(void *arg, size_t done, size_t total);
@@ -309,6 +322,11 @@ weir_status rt_calibrate(weir_model *m, dev_device *device, const rt_options *o,
 /* Whether products of this model are quicker in the device's own layout, which mapped weights do not have. */
 weir_status rt_packing_pays(weir_model *m, dev_device *device, const rt_options *o, uint64_t weight_bytes,
                             bool *pays, weir_error *err);
+
+/* ---- rt_predict_rows.c ---- */
+/* Fills the ranges, prefill and all_sessions; speed is what decoding of one row was predicted with. */
+weir_status rt_predict_rows(weir_model *m, const rt_options *o, const rt_plan *plan, const mem_speed *speed,
+                            weir_prediction *out, weir_error *err);
 
 /* ---- rt_storage.c ---- */
 /* Where most of the model lies. */

@@ -184,6 +184,7 @@ weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_erro
     err = rt_error(err, &local);
     weir_context *c = m->context;
     weir_status status = rt_model_runs(m, err);
+    if (status == WEIR_OK) status = rt_model_is_here(m, err);
     if (status != WEIR_OK) return status;
     if (m->run != NULL && m->run->n_sessions != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
@@ -241,4 +242,9 @@ void rt_unload(weir_model *m)
 void weir_model_unload(weir_model *m)
 {
     rt_unload(m);
+}
+
+uint32_t weir_model_sessions(const weir_model *m)
+{
+    return m->run != NULL ? m->run->plan.view.n_sessions : 0;
 }

@@ -85,6 +85,7 @@ weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, double *byte
     weir_load_options_init(&defaults);
     defaults.mem_bytes = 1; /* not used: only the settings of reading are */
     storage_walk w = {.model = m, .left = max_bytes};
+    if (rt_model_is_here(m, &failure) != WEIR_OK) goto done;
     if (rt_options_resolve(m, &defaults, &options, &failure) != WEIR_OK) goto done;
     options.aio.depth = DEPTH;
     if (allocate_block(&w, &failure) != WEIR_OK) goto done;

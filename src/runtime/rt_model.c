@@ -1,6 +1,9 @@
 /* Opening a model: its files are described and the engine checks that it can run them; no weight is read. */
 #include "rt_internal.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 /* The type that most bytes of weights have. */
 static void count_bytes(weir_model *m)
 {
@@ -15,6 +18,23 @@ static void count_bytes(weir_model *m)
     }
     for (uint32_t i = 0; i < fmt_model_n_files(m->file); i++)
         m->file_bytes = rt_add(m->file_bytes, base_file_size(fmt_model_file(m->file, i)));
+}
+
+/* A run of the file when it is here has no network library in it, so the process is measured before. */
+static weir_status open_network(weir_context *c, weir_error *err)
+{
+    uint64_t bytes, seconds;
+    const char *text = base_settings_get(c->settings, "io.remote_timeout");
+    char *end;
+    errno = 0;
+    seconds = strtoul(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || seconds == 0 || seconds > 3600)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "setting io.remote_timeout is \"%.60s\": wanted 1 to 3600 seconds", text);
+    c->env->remote_timeout_s = (uint32_t)seconds;
+    weir_status status = rt_process_bytes(c, &bytes, err);
+    if (status == WEIR_OK) c->process_is_fixed = true;
+    return status;
 }
 
 static weir_status open_model(weir_context *c, const char *path, bool text_only, weir_model **out,
@@ -32,6 +52,7 @@ static weir_status open_model(weir_context *c, const char *path, bool text_only,
     atomic_init(&m->cancel, false);
     m->text = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof *m->text, err);
     if (m->text == NULL) goto fail;
+    if (base_path_is_url(path) && open_network(c, err) != WEIR_OK) goto fail;
     if (fmt_model_open(c->env, path, &m->file, err) != WEIR_OK) goto fail;
     if (!text_only) {
         if (lm_model_create(c->env, m->file, &m->lm, err) != WEIR_OK) goto fail;
@@ -66,6 +87,19 @@ weir_status rt_model_runs(const weir_model *m, weir_error *err)
     if (m->lm != NULL) return WEIR_OK;
     return base_fail(err, WEIR_ERR_UNSUPPORTED,
                      "the model was opened for its text only; open it with weir_model_open");
+}
+
+weir_status rt_model_is_here(const weir_model *m, weir_error *err)
+{
+    for (uint32_t i = 0; i < fmt_model_n_files(m->file); i++) {
+        const base_file *f = fmt_model_file(m->file, i);
+        if (base_file_is_remote(f))
+            return base_fail(err, WEIR_ERR_UNSUPPORTED,
+                             "%s: only headers are read over the network, for inspect and plan; download the "
+                             "file to use its weights",
+                             base_file_path(f));
+    }
+    return WEIR_OK;
 }
 
 void weir_model_close(weir_model *m)

@@ -183,7 +183,8 @@ weir_status weir_pack(weir_model *m, const weir_pack_options *o, const char *pat
             err, WEIR_ERR_INVALID_ARGUMENT,
             "weir_pack wants options from weir_pack_options_init and the name of a file to write");
     packing p = {.model = m, .options = o, .path = path, .result = {.struct_size = sizeof p.result}};
-    if (check_source(&p, &failure) == WEIR_OK && choose_tensors(&p, &failure) == WEIR_OK &&
+    if (rt_model_is_here(m, &failure) == WEIR_OK && check_source(&p, &failure) == WEIR_OK &&
+        choose_tensors(&p, &failure) == WEIR_OK &&
         fmt_writer_create(m->env, FMT_WRITE_GGUF, path, &p.writer, &failure) == WEIR_OK) {
         if (!o->force) fmt_writer_keep_existing(p.writer);
         write_model(&p, &failure);

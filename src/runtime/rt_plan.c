@@ -85,6 +85,7 @@ weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_opt
         .mem_is_default = o->mem_bytes == 0,
         .ctx_tokens = o->ctx_tokens,
         .n_sessions = o->n_sessions != 0 ? o->n_sessions : 1,
+        .fewer_sessions = o->fewer_sessions,
         .n_threads = o->n_threads,
         .prefill_chunk = o->prefill_chunk,
         .kv_dtype = o->kv_type == WEIR_KV_F32 ? BASE_F32 : BASE_F16,
@@ -342,7 +343,7 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
     v->budget_bytes = o->mem_bytes;
     v->budget_is_default = o->mem_is_default;
     v->ctx_tokens = c->ctx_tokens;
-    v->n_sessions = o->n_sessions;
+    v->n_sessions = v->wanted_sessions = o->n_sessions;
     v->n_threads = o->n_threads;
     v->prefill_chunk = (uint32_t)base_min(c->max_rows, c->ctx_tokens);
     if (o->prefill_chunk != 0) v->prefill_chunk = (uint32_t)base_min(v->prefill_chunk, o->prefill_chunk);
@@ -390,8 +391,8 @@ static weir_status planner_init(rt_planner *p, weir_error *err)
     return mem_plan_make(p->model->component, UINT64_MAX, &p->whole, err);
 }
 
-weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
-                         const base_ledger_view *before, rt_plan *out, weir_error *err)
+static weir_status plan_once(weir_model *m, const rt_options *o, dev_device *device,
+                             const base_ledger_view *before, rt_plan *out, weir_error *err)
 {
     *out = (rt_plan){.view.struct_size = sizeof out->view};
     rt_planner *p = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *p, err);
@@ -422,6 +423,20 @@ weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
     if (status == WEIR_OK) fill_view(p, &choice, &need, out);
 done:
     base_free(m->env, p);
+    return status;
+}
+
+weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
+                         const base_ledger_view *before, rt_plan *out, weir_error *err)
+{
+    weir_status status = plan_once(m, o, device, before, out, err);
+    if (status != WEIR_OK || out->view.fits || !o->fewer_sessions || out->view.fit_sessions == 0)
+        return status;
+    rt_options fewer = *o;
+    fewer.n_sessions = out->view.fit_sessions;
+    fewer.max_batch = (uint32_t)base_min(o->max_batch, fewer.n_sessions);
+    status = plan_once(m, &fewer, device, before, out, err);
+    out->view.wanted_sessions = o->n_sessions;
     return status;
 }
 

@@ -81,5 +81,6 @@ weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double
     }
     status = mem_plan_predict(m->component, &plan.memory, &play, &seconds, err);
     if (status == WEIR_OK) fill(&plan, &speed, seconds > 0 ? seconds : 1e-9, out);
+    if (status == WEIR_OK) status = rt_predict_rows(m, &options, &plan, &play, out, err);
     return status;
 }

@@ -23,6 +23,10 @@ weir_status rt_process_bytes(weir_context *c, uint64_t *bytes, weir_error *err)
 {
     const char *given = base_settings_get(c->settings, "memory.process");
     if (strcmp(given, "auto") != 0) return base_size_parse(given, bytes, err);
+    if (c->process_is_fixed) {
+        *bytes = c->process_bytes;
+        return WEIR_OK;
+    }
     base_process_memory now;
     weir_status status = base_process_memory_read(&now, err);
     if (status != WEIR_OK) return status;

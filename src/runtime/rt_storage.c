@@ -132,6 +132,7 @@ void rt_storage_use(weir_model *m)
     base_aio_options aio;
     weir_error none;
     if (probe_is_off(m->context) || rt_reader_options(m->context, &aio, &none) != WEIR_OK) return;
+    if (rt_model_is_here(m, &none) != WEIR_OK) return;
     if (recall(m->context, rt_storage_file(m), &aio, &m->storage)) hand_on(m);
 }
 
@@ -143,6 +144,8 @@ weir_status weir_model_storage(weir_model *m, bool wanted, weir_storage *out, we
     weir_status status = rt_reader_options(m->context, &aio, err);
     if (status != WEIR_OK) return status;
     bool known = m->storage.bytes_per_s > 0;
+    if (wanted) status = rt_model_is_here(m, err);
+    if (status != WEIR_OK) return status;
     if (!known && wanted && !probe_is_off(m->context)) {
         status = measure(m->context, rt_storage_file(m), &aio, &m->storage, err);
         if (status != WEIR_OK) {

@@ -54,6 +54,9 @@ weir_status weir_file_sha256(weir_context *c, const char *path,
     weir_error local;
     err = rt_error(err, &local);
     base_file *file;
+    if (base_path_is_url(path))
+        return base_fail(err, WEIR_ERR_UNSUPPORTED, "%.200s: no hash without the whole file; download it",
+                         path);
     weir_status s = base_file_open(c->env, path, &file, err);
     if (s != WEIR_OK) return s;
     void *buf = base_alloc(c->env, BASE_TAG_IO, STEP_BYTES, err);

@@ -137,9 +137,29 @@ static void test_refusal(void **state)
     assert_true(plan(f, m, &advised).fits);
     advised.mem_bytes -= MIB;
     assert_false(plan(f, m, &advised).fits);
+    assert_int_equal(p.fit_mem_bytes, advised.mem_bytes + MIB);
+    assert_int_equal(p.fit_sessions, 3);
+    assert_true(p.fit_kv_f16);
     advised = o;
     advised.kv_type = WEIR_KV_F16;
     assert_true(plan(f, m, &advised).fits);
+    /* R14.6: or fewer sessions, where that is asked for */
+    advised = o;
+    advised.fewer_sessions = true;
+    p = plan(f, m, &advised);
+    assert_true(p.fits);
+    assert_int_equal(p.n_sessions, 3);
+    assert_int_equal(p.wanted_sessions, 4);
+    assert_ok(f, weir_model_load(m, &advised, &f->err));
+    assert_int_equal(weir_model_sessions(m), 3);
+    weir_session *s[4] = {0};
+    for (int i = 0; i < 3; i++) assert_ok(f, weir_session_create(m, &s[i], &f->err));
+    assert_int_equal(weir_session_create(m, &s[3], &f->err), WEIR_ERR_BUDGET);
+    for (int i = 0; i < 3; i++) weir_session_destroy(s[i]);
+    weir_model_unload(m);
+    assert_int_equal(weir_model_sessions(m), 0);
+    advised.mem_bytes = 1000; /* not even one */
+    assert_int_equal(weir_model_load(m, &advised, &f->err), WEIR_ERR_BUDGET);
     /* a budget in which not even the program fits: still a plain refusal, and the model works afterwards */
     o.mem_bytes = 1000;
     assert_int_equal(weir_model_load(m, &o, &f->err), WEIR_ERR_BUDGET);
