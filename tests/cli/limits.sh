@@ -4,41 +4,7 @@
 # TAP on standard output. WEIR_TEST_FULL=1 adds the 1.2 GB model.
 . "$(dirname "$0")/tap.inc"
 
-# ---- where groups can be made
-version=0 parent=
-v1=$(awk '$9 == "cgroup" && $NF ~ /memory/ { print $5; exit }' /proc/self/mountinfo 2>/dev/null)
-[ -n "$v1" ] || v1=$(awk '{ for (i = 7; i <= NF; i++) if ($i == "-" && $(i+1) == "cgroup" && $(i+3) ~ /(^|,)memory(,|$)/) { print $5; exit } }' /proc/self/mountinfo)
-v2=$(awk '{ for (i = 7; i <= NF; i++) if ($i == "-" && $(i+1) == "cgroup2") { print $5; exit } }' /proc/self/mountinfo)
-if [ -n "$v1" ] && mkdir "$v1/weir-test-$$" 2>/dev/null; then
-    version=1 group=$v1/weir-test-$$
-elif [ -n "$v2" ] && grep -qw memory "$v2/cgroup.controllers" 2>/dev/null && echo +memory >"$v2/cgroup.subtree_control" 2>/dev/null &&
-    mkdir "$v2/weir-test-$$" 2>/dev/null; then
-    version=2 group=$v2/weir-test-$$
-fi
-cleanup() {
-    rm -rf "$tmp"
-    [ "$version" != 0 ] && rmdir "$group" 2>/dev/null
-}
-trap cleanup EXIT
-
-# limited BYTES COMMAND...: runs it in a fresh group of that size
-limited() {
-    limit=$1
-    shift
-    rmdir "$group" 2>/dev/null
-    mkdir -p "$group"
-    if [ "$version" = 1 ]; then
-        echo "$limit" >"$group/memory.limit_in_bytes"
-        [ -e "$group/memory.swappiness" ] && echo 0 >"$group/memory.swappiness" 2>/dev/null
-    else
-        echo "$limit" >"$group/memory.max"
-        echo 0 >"$group/memory.swap.max" 2>/dev/null
-    fi
-    sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' sh "$group" "$@"
-}
-kills() {
-    if [ "$version" = 1 ]; then awk '$1 == "oom_kill" { print $2 }' "$group/memory.oom_control"; else awk '$1 == "oom_kill" { print $2 }' "$group/memory.events"; fi
-}
+. "$(dirname "$0")/group.inc"
 
 # same NAME LIMIT_BYTES MODEL ARGS...: the run in a group of LIMIT_BYTES equals the reference in $tmp/whole
 same() {
