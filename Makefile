@@ -154,6 +154,10 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libweir.a
 bench: $(addprefix $(BUILD)/bench/,$(BENCHES) worker_weir) $(BUILD)/weir
 	@for b in $(BENCHES); do echo "== $$b"; $(BUILD)/bench/$$b; done
 	@tools/bench_peers.sh $(BUILD)
+# The planner against what runs, over 64 combinations; the table goes into docs/capacity.md. PART=I/N does every N-th.
+bench-plan: $(BUILD)/weir
+	@tools/get_models.sh smollm2 gemma3
+	@tools/bench_plan.py $(BUILD) $(MODELS) $(BUILD)/bench-plan $(if $(PART),--part $(PART)) --write docs/capacity.md
 EXAMPLES := $(patsubst examples/%.c,%,$(sort $(wildcard examples/*.c)))
 $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libweir.a
 	@mkdir -p $(dir $@)
@@ -176,6 +180,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests clean demo test test-full check asan tsan fuzz bench examples install
+.PHONY: all tests clean demo test test-full check asan tsan fuzz bench bench-plan examples install
 .SECONDARY:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
