@@ -266,12 +266,12 @@ WEIR_API weir_status weir_model_load(weir_model *m, const weir_load_options *o, 
 WEIR_API void weir_model_unload(weir_model *m);
 /* The sessions that the load has room for; 0 where nothing is loaded. */
 WEIR_API uint32_t weir_model_sessions(const weir_model *m);
-/* Another budget for a loaded model, between two passes: sessions stay, results stay the same, and weights
- * are placed anew, which takes about the time of loading. BUDGET below what the load's caches and activations
- * need, with nothing changed; after other errors it is as before or, where that
- * fails too, without weights: runs then fail until it is loaded again. Only
- * where one model is loaded in the context. With the setting compute.pressure the budget follows by itself
- * what the machine and its control groups leave, never above what was given here or to the load. */
+/* Another budget for a loaded model, between two passes: sessions stay, results stay the same. Weights that
+ * both budgets keep stay in memory, only what is added is read. BUDGET below what the load's caches and
+ * activations need, with nothing changed; after other errors it is as before or, where that fails too,
+ * without weights: runs then fail until it is loaded again. Only where one model is loaded in the context.
+ * With the setting compute.pressure the budget follows by itself what the machine and its control groups
+ * leave, never above what was given here or to the load. */
 WEIR_API weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err);
 
 /* ---------------------------------------------------------------- running */

@@ -305,3 +305,40 @@ void base_pages_free(base_env *env, base_tag tag, void *p, uint64_t bytes)
     munmap(p, total);
     base_ledger_release(env, tag, total);
 }
+
+/* Moves a mapping to a longer one; its own length in place where the addresses behind it are free. */
+static void *map_longer(void *p, uint64_t bytes, uint64_t new_bytes)
+{
+    void *here = mremap(p, bytes, new_bytes, 0);
+    if (here == MAP_FAILED) {
+        /* The new range is ours before the old one moves there: nobody else can take it between. */
+        void *there = map_aligned(new_bytes);
+        if (there == MAP_FAILED) return MAP_FAILED;
+        here = mremap(p, bytes, new_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, there);
+        if (here == MAP_FAILED) munmap(there, new_bytes);
+    }
+    if (here != MAP_FAILED && new_bytes >= HUGE_BYTES) madvise(here, new_bytes, MADV_HUGEPAGE);
+    return here;
+}
+
+void *base_pages_resize(base_env *env, base_tag tag, void *p, uint64_t bytes, uint64_t new_bytes,
+                        weir_error *err)
+{
+    if (new_bytes > PTRDIFF_MAX - 2 * HUGE_BYTES) {
+        fail_overflow(err, tag, 1, new_bytes);
+        return NULL;
+    }
+    uint64_t old = page_bytes(bytes), total = page_bytes(new_bytes);
+    if (total < old) {
+        munmap((char *)p + total, old - total);
+        base_ledger_release(env, tag, old - total);
+    }
+    if (total <= old) return p;
+    if (base_ledger_reserve(env, tag, total - old, err) != WEIR_OK) return NULL;
+    void *longer = MAP_FAILED;
+    if (!base_fault(env, BASE_FAULT_HOST_ALLOC, NULL)) longer = map_longer(p, old, total);
+    if (longer != MAP_FAILED) return longer;
+    base_ledger_release(env, tag, total - old);
+    fail_memory(env, err, tag, total - old);
+    return NULL;
+}

@@ -65,5 +65,10 @@ char *base_strndup(base_env *env, base_tag tag, const char *text, size_t bytes, 
  * Fault site: "host_alloc". */
 void *base_pages_alloc(base_env *env, base_tag tag, uint64_t bytes, bool huge, weir_error *err);
 void base_pages_free(base_env *env, base_tag tag, void *p, uint64_t bytes);
+/* Shortens or lengthens pages that were allocated with huge; gives where they are now. What both lengths have
+ * stays and is not copied, so memory never holds it twice; new pages are zeroed. NULL on failure, with the
+ * old pages as they were. Fault site, where it grows: "host_alloc". */
+void *base_pages_resize(base_env *env, base_tag tag, void *p, uint64_t bytes, uint64_t new_bytes,
+                        weir_error *err);
 
 #endif

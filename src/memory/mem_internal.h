@@ -5,6 +5,7 @@
  *   mem_rows.c       rows by number    mem_stream.c  the ring that streamed tiles pass through
  *   mem_predict.c    the ring played through, to predict the time of a pass
  *   mem_map.c        all weights where the system keeps the files' pages
+ *   mem_resize.c     another plan for what is placed
  *
  * The rules of the shared state are in README.md. */
 #ifndef WEIR_MEM_INTERNAL_H
@@ -19,6 +20,7 @@
 #define MEM_AHEAD_BYTES        (UINT64_C(4) << 20) /* see is_held_back in mem_stream.c */
 #define MEM_AHEAD_MIN_BYTES    (UINT64_C(1) << 20)
 #define MEM_BUFFERED_ALIGN     64 /* of what is not read directly: a cache line */
+#define MEM_DEFAULT_DEPTH      64 /* of the queue */
 #define MEM_MAX_ENTRIES        128
 #define MEM_MAX_HELD           2
 #define MEM_ROW_SLOTS          64
@@ -246,6 +248,14 @@ bool mem_tile_streams(const mem_weight *w, uint32_t tile);
 uint32_t mem_group_rows(const mem_weight *w);
 /* All tiles together are the weight's rows, each once, though not in ascending order. */
 void mem_tile_span(const mem_weight *w, uint32_t tile, uint32_t *row_begin, uint32_t *row_end);
+
+/* ---- mem_place.c ---- */
+/* Of the first `rows` rows of a weight, those that are packed when they are loaded. */
+uint32_t mem_rows_to_pack(const mem_component *c, const mem_weight *w, uint32_t rows);
+/* Ring, entries, row slots and staging. On failure what was allocated is in c all the same. */
+weir_status mem_allocate_stream(mem_component *c, const mem_decision *d, weir_error *err);
+/* Everything is in memory: what follows from the decision, and the plan. */
+void mem_finish_placing(mem_component *c, const mem_decision *d);
 
 /* ---- mem_map.c ---- */
 /* Maps what a plan in which nothing streams places, and points all weights there. On failure nothing is

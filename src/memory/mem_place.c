@@ -13,7 +13,6 @@
 #define LOAD_REQUESTS        32
 #define LOAD_CHUNK_BYTES     (UINT64_C(4) << 20)
 #define LOAD_IN_FLIGHT_BYTES (UINT64_C(32) << 20)
-#define DEFAULT_DEPTH        64
 
 typedef struct loader loader;
 
@@ -123,14 +122,18 @@ static void read_front(const loader *l, uint32_t *run, uint64_t *offset)
     }
 }
 
+uint32_t mem_rows_to_pack(const mem_component *c, const mem_weight *w, uint32_t rows)
+{
+    const mem_packer *p = &c->packer;
+    if (p->pack == NULL || w->packed || w->shared || !w->streamable || !p->can_pack(p->arg, w->type))
+        return 0;
+    return (uint32_t)base_align_down(rows, MEM_ROW_GROUP);
+}
+
 /* Rows of a weight that are to be packed in the present part. */
 static uint32_t rows_to_pack(const loader *l, const mem_weight *w)
 {
-    const mem_packer *p = &l->c->packer;
-    if (p->pack == NULL || w->packed || w->shared || !w->streamable || !p->can_pack(p->arg, w->type))
-        return 0;
-    uint32_t rows = mem_part_rows(l->c, w, l->part, l->cut);
-    return (uint32_t)base_align_down(rows, MEM_ROW_GROUP);
+    return mem_rows_to_pack(l->c, w, mem_part_rows(l->c, w, l->part, l->cut));
 }
 
 /* Packs the groups that have been read as a whole. */
@@ -290,6 +293,13 @@ static weir_status allocate(mem_component *c, const mem_decision *d, weir_error 
         c->resident = base_pages_alloc(env, BASE_TAG_WEIGHTS_RESIDENT, p->resident_bytes, true, err);
         if (c->resident == NULL) return WEIR_ERR_OUT_OF_MEMORY;
     }
+    return mem_allocate_stream(c, d, err);
+}
+
+weir_status mem_allocate_stream(mem_component *c, const mem_decision *d, weir_error *err)
+{
+    const mem_plan *p = &d->plan;
+    base_env *env = c->env;
     if (p->ring_bytes != 0) {
         c->stream.ring = base_pages_alloc(env, BASE_TAG_WEIGHTS_SLOTS, p->ring_bytes, true, err);
         if (c->stream.ring == NULL) return WEIR_ERR_OUT_OF_MEMORY;
@@ -333,6 +343,19 @@ static weir_status decide_again(mem_component *c, const mem_plan *plan, mem_deci
     return WEIR_OK;
 }
 
+void mem_finish_placing(mem_component *c, const mem_decision *d)
+{
+    c->stats.reader = c->maps != NULL ? "mapped" : reader_text(c);
+    for (uint32_t i = 0; i < c->n_weights; i++) mem_set_tiles(&c->weights[i], d->tile_target);
+    /* Wholly resident: no reader, no thread, no queue stays (R5.8). */
+    if (c->control == NULL) {
+        base_aio_destroy(c->aio);
+        c->aio = NULL;
+    }
+    c->plan = d->plan;
+    c->placed = true;
+}
+
 /* A mapping that fails is no error, except where reading would fail in the same way. */
 static void map_or_not(mem_component *c, const mem_plan *plan, const mem_place_options *options,
                        weir_error *err)
@@ -355,7 +378,7 @@ weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_op
     for (uint32_t i = 0; i < c->n_files && local.code == WEIR_OK; i++) base_file_check(c->files[i], &local);
     if (local.code != WEIR_OK) goto fail;
     base_aio_options o = options->aio;
-    if (o.depth == 0) o.depth = DEFAULT_DEPTH;
+    if (o.depth == 0) o.depth = MEM_DEFAULT_DEPTH;
     if (base_aio_create(c->env, &o, &c->aio, &local) != WEIR_OK) goto fail;
     c->depth = o.depth;
     c->buffered = o.buffered;
@@ -365,18 +388,7 @@ weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_op
     if (options->map && d.plan.ring_bytes == 0) map_or_not(c, &d.plan, options, &local);
     if (local.code != WEIR_OK || allocate(c, &d, &local) != WEIR_OK) goto fail;
     if (c->maps == NULL && load_all(c, &d, options, &local) != WEIR_OK) goto fail;
-    c->stats.reader = c->maps != NULL ? "mapped" : reader_text(c);
-    for (uint32_t i = 0; i < c->n_weights; i++) {
-        mem_weight *w = &c->weights[i];
-        mem_set_tiles(w, d.tile_target);
-    }
-    /* Wholly resident: no reader, no thread, no queue stays (R5.8). */
-    if (c->control == NULL) {
-        base_aio_destroy(c->aio);
-        c->aio = NULL;
-    }
-    c->plan = d.plan;
-    c->placed = true;
+    mem_finish_placing(c, &d);
     return WEIR_OK;
 
 fail:

@@ -141,6 +141,13 @@ typedef struct mem_place_options {
 weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_options *options,
                       weir_error *err);
 void mem_unplace(mem_component *c); /* frees, copies nothing back (R6.2) */
+/* Another plan for a component that is placed, between two passes (R6.5). What both plans keep stays in
+ * memory, and moves there; what the new one does not keep is returned to the system before anything is
+ * allocated, and only what it adds is read. At no moment is more held than the larger of both plans. On
+ * failure all is as before, read anew where it must be; where that fails too nothing is placed. Pointers to
+ * weights end. Options as for mem_place; the packer stays what it was. */
+weir_status mem_resize(mem_component *c, const mem_plan *plan, const mem_place_options *options,
+                       weir_error *err);
 
 /* Where weights are mapped, the file may be cut or changed beneath them. Before and after a run: OK, or
  * TRUNCATED, FILE_CHANGED; then what was computed since the last check is worthless. */
@@ -182,7 +189,7 @@ typedef struct mem_stats {
     uint64_t n_reads;
     uint64_t n_misses;   /* tiles read on the spot */
     double wait_seconds; /* the computation stood still for storage */
-    uint64_t load_bytes; /* read while placing */
+    uint64_t load_bytes; /* read while placing, or by the last mem_resize */
     double load_seconds;
     uint64_t mapped_bytes; /* of what stays, pages of the files themselves */
     uint64_t packed_bytes; /* of the weights in memory, in the packed layout */

@@ -1,6 +1,6 @@
 /* A loaded model's budget may change between two passes: when the caller says so, and when memory becomes
- * short (R6.5). Caches, activations and sessions stay as they are; what changes is how many weights stay.
- * They are placed anew, so a change costs about the time of loading; no bit of any result depends on it. */
+ * short (R6.5). Caches, activations and sessions stay as they are; what changes is how many weights stay, and
+ * of those what both budgets have in common is not read again. No bit of any result depends on it. */
 #include "rt_internal.h"
 
 #include <string.h>
@@ -12,6 +12,10 @@
 #define TOLERANCE_BYTES    (UINT64_C(4) << 20)
 #define TOLERANCE_SHARE    32
 #define HARD_RESERVE_SHARE 8
+/* Kept free below a control group's limit that is being lowered: the kernel refuses to go below what is held,
+ * or kills for it, so there must be room for the next step. */
+#define FALLING_SHARE     8
+#define FALLING_MIN_BYTES (UINT64_C(16) << 20)
 
 /* Books and limits what a plan says; its weights are not placed. */
 static weir_status book(weir_context *c, const rt_plan *plan, weir_error *err)
@@ -60,35 +64,25 @@ static weir_status plan_again(const weir_model *m, uint64_t budget, rt_plan *out
     return WEIR_OK;
 }
 
-static weir_status place_again(weir_model *m, const rt_plan *plan, weir_error *err)
-{
-    weir_status status = book(m->context, plan, err);
-    if (status == WEIR_OK) status = rt_place(m, m->run, plan, err);
-    if (status == WEIR_OK) m->run->plan = *plan;
-    return status;
-}
-
+/* The ledger's limit is the larger of both budgets while the weights go over; they give back before they
+ * take.
+ */
 static weir_status change(weir_model *m, uint64_t budget, weir_error *err)
 {
     rt_loaded *run = m->run;
-    rt_plan plan, old = run->plan;
+    rt_plan plan;
+    weir_error none;
     weir_status status = plan_again(m, budget, &plan, err);
     if (status != WEIR_OK) return status;
-    mem_stats s;
-    mem_component_stats(m->component, &s);
-    run->past_read_bytes += s.streamed_bytes + s.row_bytes;
-    run->past_misses += s.n_misses;
-    run->past_wait_seconds += s.wait_seconds;
+    bool grows = budget > run->plan.view.budget_bytes;
+    if (grows) status = book(m->context, &plan, err);
+    if (status == WEIR_OK) status = rt_place_again(m, run, &plan, err);
+    if (status == WEIR_OK && !grows) status = book(m->context, &plan, err);
     run->last_change = base_now(m->env);
-    mem_unplace(m->component);
-    status = place_again(m, &plan, err);
-    if (status == WEIR_OK) return WEIR_OK;
-    /* Cancelled or failed: as it was, so that the next pass can run. What fails again leaves a model without
-     * weights, whose passes fail until it is loaded anew. */
-    weir_error none = {0};
-    bool cancelled = atomic_exchange(&m->cancel, false);
-    place_again(m, &old, &none);
-    if (cancelled) atomic_store(&m->cancel, true);
+    if (status == WEIR_OK)
+        run->plan = plan;
+    else
+        book(m->context, &run->plan, &none);
     return status;
 }
 
@@ -110,7 +104,7 @@ weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error 
 
 /* What the process may hold now. A budget that was given is the user's word: for it only a control group's
  * limit and a machine that is nearly out of memory count. */
-static weir_status allowed_now(const weir_model *m, uint64_t *out, weir_error *err)
+static weir_status allowed_now(weir_model *m, uint64_t *out, weir_error *err)
 {
     base_memory_limits limits;
     base_process_memory own;
@@ -122,9 +116,13 @@ static weir_status allowed_now(const weir_model *m, uint64_t *out, weir_error *e
     if (status != WEIR_OK) return status;
     uint64_t machine = limits.available_bytes + own.anon_bytes, keep = reserve / HARD_RESERVE_SHARE;
     *out = machine > keep ? machine - keep : 0;
-    if (limits.cgroup_limit_bytes != UINT64_MAX && limits.cgroup_free_bytes != UINT64_MAX)
-        *out = base_min(
-            *out, base_min(rt_add(limits.cgroup_free_bytes, own.anon_bytes), limits.cgroup_limit_bytes));
+    uint64_t limit = limits.cgroup_limit_bytes;
+    bool falling = limit < m->run->limit_seen;
+    m->run->limit_seen = base_max(limit, m->run->limit_seen);
+    if (limit == UINT64_MAX || limits.cgroup_free_bytes == UINT64_MAX) return WEIR_OK;
+    uint64_t group = base_min(rt_add(limits.cgroup_free_bytes, own.anon_bytes), limit);
+    uint64_t room = falling ? base_max(limit / FALLING_SHARE, FALLING_MIN_BYTES) : 0;
+    *out = base_min(*out, group - base_min(group, room));
     return WEIR_OK;
 }
 

@@ -116,8 +116,7 @@ typedef struct rt_loaded {
     void *place_progress_arg;
     uint64_t full_budget; /* what it may have when memory is there */
     double next_check, last_change;
-    uint64_t past_read_bytes, past_misses; /* of earlier placings of this load */
-    double past_wait_seconds;
+    uint64_t limit_seen; /* the highest that control groups had */
 } rt_loaded;
 
 /* Bytes of weights per second that passes of so many rows work off, as rt_predict_rows.c measured it. */
@@ -347,8 +346,8 @@ weir_status rt_budget_follow(weir_model *m, weir_error *err);
 /* ---- rt_load.c ---- */
 /* Beside another loaded model, planning and loading need memory of the new budget before it is in force. */
 weir_status rt_budget_raise(weir_context *c, uint64_t budget_bytes, weir_error *err);
-/* Places the weights of a plan. */
-weir_status rt_place(weir_model *m, rt_loaded *run, const rt_plan *plan, weir_error *err);
+/* Goes over to another plan with what is placed; as mem_resize. */
+weir_status rt_place_again(weir_model *m, const rt_loaded *run, const rt_plan *plan, weir_error *err);
 void rt_unload(weir_model *m);
 
 /* ---- helpers ---- */

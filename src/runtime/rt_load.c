@@ -129,18 +129,29 @@ static void unpack_row(void *arg, uint32_t type, const void *group, size_t row_b
     d->table->unpack_row(d, type, group, row_bytes, row, dst);
 }
 
-weir_status rt_place(weir_model *m, rt_loaded *run, const rt_plan *plan, weir_error *err)
+static mem_place_options place_options(weir_model *m, const rt_loaded *run)
 {
-    mem_place_options place = {
+    return (mem_place_options){
         .aio = run->options.aio,
         .progress = run->place_progress,
         .progress_arg = run->place_progress_arg,
         .cancel = &m->cancel,
-        .map = plan->map,
+        .map = run->plan.map,
     };
+}
+
+static weir_status place(weir_model *m, rt_loaded *run, weir_error *err)
+{
+    mem_place_options options = place_options(m, run);
     mem_packer packer = {.arg = run->device, .can_pack = can_pack, .pack = pack, .unpack_row = unpack_row};
-    if (run->options.pack) place.packer = &packer;
-    return mem_place(m->component, &plan->memory, &place, err);
+    if (run->options.pack) options.packer = &packer;
+    return mem_place(m->component, &run->plan.memory, &options, err);
+}
+
+weir_status rt_place_again(weir_model *m, const rt_loaded *run, const rt_plan *plan, weir_error *err)
+{
+    mem_place_options options = place_options(m, run);
+    return mem_resize(m->component, &plan->memory, &options, err);
 }
 
 static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_options *o, weir_error *err)
@@ -158,7 +169,7 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
     run->place_progress = o != NULL ? o->progress : NULL;
     run->place_progress_arg = o != NULL ? o->progress_arg : NULL;
     run->full_budget = run->plan.view.budget_bytes;
-    status = rt_place(m, run, &run->plan, err);
+    status = place(m, run, err);
     run->place_progress = NULL; /* the caller's for this call only */
     return status;
 }

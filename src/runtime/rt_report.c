@@ -35,9 +35,9 @@ static void fill_component(weir_memory_report *r, const rt_loaded *run, const me
     r->loaded_bytes = p->fixed_bytes + p->resident_bytes;
     r->streamed_bytes = r->size_bytes > r->loaded_bytes ? r->size_bytes - r->loaded_bytes : 0;
     if (p->ring_bytes != 0) r->reason = "budget";
-    r->read_bytes = s->streamed_bytes + s->row_bytes + run->past_read_bytes;
-    r->n_misses = s->n_misses + run->past_misses;
-    r->wait_seconds = s->wait_seconds + run->past_wait_seconds;
+    r->read_bytes = s->streamed_bytes + s->row_bytes;
+    r->n_misses = s->n_misses;
+    r->wait_seconds = s->wait_seconds;
     r->load_seconds = run->load_seconds;
     r->load_bytes = s->load_bytes;
     r->packed_bytes = s->packed_bytes;

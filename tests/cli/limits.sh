@@ -35,6 +35,50 @@ if [ -f "$gemma" ]; then
 else
     skip "Gemma 3" "no model; tools/get_models.sh fetches it"
 fi
+# ---- a limit that falls while the program runs, and rises again (R6.5)
+set_limit() { if [ "$version" = 1 ]; then echo "$1" >"$group/memory.limit_in_bytes"; else echo "$1" >"$group/memory.max"; fi 2>/dev/null; }
+in_use() { if [ "$version" = 1 ]; then cat "$group/memory.usage_in_bytes"; else cat "$group/memory.current"; fi; }
+# falling NAME HIGH LOW ARGS...: from HIGH down to LOW in steps, each as far as what is held allows, and back. The answer must be
+# that of $tmp/whole; the log says that the budget went down and up.
+falling() {
+    name=$1 high=$2 low=$3
+    shift 3
+    if [ "$version" = 0 ]; then skip "$name" "no control group can be made"; return; fi
+    limited "$high" "$weir" run "$@" --mem "${high}B" --set compute.pressure=auto --json --verbose >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    # When it is loaded, it holds no more from one moment to the next.
+    tries=0 before=0 now=1
+    until [ $tries -gt 100 ] || { [ "$now" -gt "$low" ] && [ $((now - before)) -lt 1000000 ]; }; do
+        before=$now && sleep 0.5 && now=$(in_use) && tries=$((tries + 1))
+    done
+    limit=$high tries=0
+    while [ "$limit" -gt "$low" ] && [ $tries -lt 400 ] && kill -0 $pid 2>/dev/null; do
+        next=$(($(in_use) + 6291456))
+        [ "$next" -lt "$low" ] && next=$low
+        [ "$next" -lt "$limit" ] && set_limit "$next" && limit=$next
+        sleep 0.1 && tries=$((tries + 1))
+    done
+    least=$limit
+    sleep 1
+    set_limit "$high"
+    sleep 7
+    if ! kill -0 $pid 2>/dev/null && wait $pid; then skip "$name" "the answer was there too soon"; return; fi
+    wait $pid
+    rc=$? k=$(kills)
+    if [ "$rc" != 0 ] || [ "${k:-0}" != 0 ]; then no "$name: exit $rc, ${k:-0} kills: $(tail -n 1 "$tmp/err")"; return; fi
+    if [ "$least" -gt "$low" ]; then no "$name: the limit came down to $least bytes only"; return; fi
+    if [ -z "$(tokens "$tmp/out")" ] || [ "$(tokens "$tmp/out")" != "$(tokens "$tmp/whole")" ]; then no "$name: other tokens"; return; fi
+    if [ "$(field logits_hash "$tmp/out")" != "$(field logits_hash "$tmp/whole")" ]; then no "$name: other logits"; return; fi
+    down=$(grep -c "memory is short" "$tmp/err") up=$(grep -c "memory is there again" "$tmp/err")
+    if [ "$down" = 0 ] || [ "$up" = 0 ]; then no "$name: went down $down times and up $up times"; return; fi
+    ok "$name: down $down times, up $up times"
+}
+if [ -f "$smol" ]; then
+    "$weir" run -m "$smol" -p "$p" -n 1000 --ignore-end --ctx 1100 --threads 1 --json >"$tmp/whole" 2>/dev/null || no "reference run"
+    falling "SmolLM2, a limit that falls from 180 to 100 MB and rises" 180000000 100000000 -m "$smol" -p "$p" -n 1000 --ignore-end --ctx 1100 --threads 1
+else
+    skip "a limit that falls" "no model; tools/get_models.sh fetches it"
+fi
 if [ "${WEIR_TEST_FULL:-0}" = 1 ]; then
     big=$tmp/big.gguf
     if "$weir" synth --arch llama --type Q8_0 --hidden 2048 --layers 22 --heads 32 --kv-heads 4 --ffn 5632 --vocab 50257 --seed 1 -o "$big"; then
