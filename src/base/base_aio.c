@@ -153,7 +153,11 @@ static void apply_fault(base_env *env, base_fault_site site, aio_op *op)
 {
     base_fault_rule rule;
     if (!base_fault(env, site, &rule)) return;
-    if (rule.length < 0)
+    if (rule.missing > 0 && op->result > 0)
+        op->result = op->result > rule.missing ? op->result - (int32_t)rule.missing : 0;
+    else if (rule.missing > 0)
+        return;
+    else if (rule.length < 0)
         op->result = -(rule.error != 0 ? rule.error : EIO);
     else if (op->result > 0 && op->result > rule.length)
         op->result = (int32_t)rule.length;

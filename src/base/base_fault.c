@@ -143,6 +143,10 @@ static bool parse_field(base_fault_rule *rule, int index, const char *p, const c
         rule->length = (int64_t)v;
         return true;
     }
+    if (starts_with(p, end, "missing=") && parse_number(p + 8, end, &v) && v > 0 && v <= INT64_MAX) {
+        rule->missing = (int64_t)v;
+        return true;
+    }
     if (starts_with(p, end, "delay=") && parse_number(p + 6, end, &v) && v <= UINT32_MAX) {
         rule->delay_ms = (uint32_t)v;
         return true;

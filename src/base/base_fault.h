@@ -31,16 +31,17 @@ typedef enum base_fault_site {
 
 typedef struct base_fault_rule {
     base_fault_site site;
-    uint64_t after; /* fires at this ordinal of the site, from 0 */
-    bool for_good;  /* false: once */
-    int error;      /* errno to report; 0: EIO (reads) or ENOMEM (allocations) */
-    int64_t length; /* >= 0: a read of this many bytes instead of an error */
+    uint64_t after;  /* fires at this ordinal of the site, from 0 */
+    bool for_good;   /* false: once */
+    int error;       /* errno to report; 0: EIO (reads) or ENOMEM (allocations) */
+    int64_t length;  /* >= 0: a read of this many bytes instead of an error */
+    int64_t missing; /* > 0: a read that ends so many bytes early */
     uint32_t delay_ms;
 } base_fault_rule;
 
 const char *base_fault_text(base_fault_site site);
 weir_status base_fault_arm(base_env *env, const base_fault_rule *rule, weir_error *err);
-/* "site:after[:for_good][:errno=N][:length=N][:delay=MS]", comma-separated. */
+/* "site:after[:for_good][:errno=N][:length=N][:missing=N][:delay=MS]", comma-separated. */
 weir_status base_fault_parse(base_env *env, const char *text, weir_error *err);
 /* Counting must be on (armed or base_fault_count_on) for the numbers to move. */
 weir_status base_fault_count_on(base_env *env, weir_error *err);

@@ -269,8 +269,12 @@ static int64_t read_some(base_env *env, int fd, uint64_t offset, void *buf, uint
 {
     base_fault_rule rule;
     if (base_fault(env, BASE_FAULT_READ, &rule)) {
-        if (rule.length < 0) return -(rule.error != 0 ? rule.error : EIO);
-        len = base_min(len, (uint64_t)rule.length);
+        if (rule.missing > 0)
+            len -= base_min(len, (uint64_t)rule.missing);
+        else if (rule.length < 0)
+            return -(rule.error != 0 ? rule.error : EIO);
+        else
+            len = base_min(len, (uint64_t)rule.length);
     }
     if (len == 0) return 0;
     len = base_min(len, MAX_READ_BYTES);

@@ -112,6 +112,7 @@ meddle "a file cut short beneath a model that is whole in memory" 'truncate -s 1
 meddle "a file cut short beneath mapped weights" 'truncate -s 1000000 "$tmp/m.gguf"' must --weights map
 meddle "a file emptied beneath mapped weights" ': >"$tmp/m.gguf"' must --weights map
 meddle "a file overwritten beneath mapped weights" 'head -c 2400000 /dev/zero | dd of="$tmp/m.gguf" conv=notrunc 2>/dev/null' must --weights map
+meddle "a file replaced beneath mapped weights" 'cp "$tmp/good.gguf" "$tmp/n.gguf"; mv "$tmp/n.gguf" "$tmp/m.gguf"' may --weights map
 meddle "a file removed beneath mapped weights" 'rm "$tmp/m.gguf"' may --weights map
 # two processes with the same model: the pages are there once (R14.2: PSS)
 cp "$tmp/good.gguf" "$tmp/m.gguf"
