@@ -6,7 +6,8 @@
  *              smallest and the whole budget of its own combination, so that "smallest" is never roomy
  *   batch      the sessions beside the first run prompts of other lengths; each must give what it gives alone
  *   reference  the first line: whole, all threads, every session alone
- *   answers    whole answers: guesses that a pass checks, sessions that join and leave (cli_verify_answers.c)
+ *   answers    whole answers: guesses that a pass checks, sessions that join and leave, budgets that change
+ *              between tokens (cli_verify_answers.c)
  */
 #include "cli_verify.h"
 
@@ -288,6 +289,15 @@ static void make_prompts(verify *v)
         }
 }
 
+static void print_answer(const cli_verify_outcome *o)
+{
+    printf("%3" PRIu64 " passes, %" PRIu64 " of %" PRIu64 " guesses right", o->passes, o->accepted,
+           o->drafted);
+    if (o->shrinks + o->grows != 0)
+        printf(", budget %" PRIu64 " times less and %" PRIu64 " times more", o->shrinks, o->grows);
+    printf("  %016" PRIx64 "\n", o->hash);
+}
+
 static void take_answer(void *arg, const cli_verify_outcome *o)
 {
     verify *v = arg;
@@ -301,10 +311,9 @@ static void take_answer(void *arg, const cli_verify_outcome *o)
     if (v->rows != NULL) {
         json_t *j = json_pack("{s:b,s:s,s:s,s:s}", "same", same, "budget", o->level, "answers", o->check,
                               "drawn", drawn);
-        const cli_number numbers[] = {{"mem_bytes", o->mem_bytes},
-                                      {"passes", o->passes},
-                                      {"drafted", o->drafted},
-                                      {"accepted", o->accepted}};
+        const cli_number numbers[] = {{"mem_bytes", o->mem_bytes},    {"passes", o->passes},
+                                      {"drafted", o->drafted},        {"accepted", o->accepted},
+                                      {"budget_shrinks", o->shrinks}, {"budget_grows", o->grows}};
         cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
         if (o->status != WEIR_OK)
             json_object_set_new(j, "error", cli_json_text(o->err.message, strlen(o->err.message)));
@@ -320,8 +329,7 @@ static void take_answer(void *arg, const cli_verify_outcome *o)
     else if (!same)
         printf("%016" PRIx64 ", alone %016" PRIx64 "\n", o->hash, o->wanted);
     else
-        printf("%3" PRIu64 " passes, %" PRIu64 " of %" PRIu64 " guesses right  %016" PRIx64 "\n", o->passes,
-               o->accepted, o->drafted, o->hash);
+        print_answer(o);
     fflush(stdout);
 }
 
@@ -372,11 +380,11 @@ int cli_verify(int argc, char **argv)
     cli_common_init(&v.common, "verify");
     v.n_prompt = 23;
     v.n_steps = 4;
-    cli_args a = {
-        .command = "verify",
-        .operand = "FILE",
-        .summary =
-            "Proves that budgets, threads, chunks and batches give the same bits. Exit 1 on any difference."};
+    cli_args a = {.command = "verify",
+                  .operand = "FILE",
+                  .summary = "Proves that budgets, also ones that change between tokens, threads, chunks, "
+                             "batches, sessions that "
+                             "join and leave, and guesses give the same bits. Exit 1 on any difference."};
     cli_add_model(&a, &v.common);
     cli_add(&a, "full", 0, CLI_FLAG, &v.full, NULL,
             "every combination (five budgets, four chunks, batches 1 to 3; answers at three budgets)");

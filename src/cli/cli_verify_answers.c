@@ -1,13 +1,15 @@
 /* The other half of weir verify: whole answers. Guesses that one pass checks (from the text, and from a draft
  * model: the model itself, which is always right where a pass has room) and sessions that join and leave at
  * any token must give the tokens and the logits of plain decoding by the session alone, greedily and with
- * random numbers (X1, X4). */
+ * random numbers (X1, X4); and so they must while the budget of the loaded model changes between tokens
+ * (R6.5).
+ */
 #include "cli_verify.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SESSIONS = 3, CHUNK = 8, STEPS_MAX = 100000 };
+enum { N_SESSIONS = 3, CHUNK = 8, STEPS_MAX = 100000, N_BUDGETS = 8 };
 
 typedef struct answers {
     const cli_common *common;
@@ -17,6 +19,7 @@ typedef struct answers {
     weir_session *session[N_SESSIONS], *draft_session;
     uint64_t wanted[2][N_SESSIONS]; /* greedy, sampled */
     uint64_t mem_bytes;
+    uint64_t budgets[N_BUDGETS]; /* which a run goes through, step by step; [0] is 0: it stays */
     const char *level;
     cli_verify_tell tell;
     void *arg;
@@ -72,7 +75,7 @@ static weir_status alone(answers *v, uint32_t s, bool sampled, weir_speculate ho
 static void tell(answers *v, cli_verify_outcome *out)
 {
     out->level = v->level;
-    out->mem_bytes = v->mem_bytes;
+    if (out->mem_bytes == 0) out->mem_bytes = v->mem_bytes;
     v->tell(v->arg, out);
 }
 
@@ -102,13 +105,26 @@ static void check_guesses(answers *v, const char *name, weir_speculate how)
     }
 }
 
+/* The budget of the next step. */
+static weir_status change_budget(answers *v, uint32_t step, cli_verify_outcome *out)
+{
+    uint64_t bytes = v->budgets[step % N_BUDGETS], before = out->mem_bytes;
+    if (v->budgets[0] == 0 || bytes == before) return WEIR_OK;
+    weir_status status = weir_model_set_budget(v->model, bytes, &out->err);
+    if (status != WEIR_OK) return status;
+    out->mem_bytes = bytes;
+    out->grows += bytes > before;
+    out->shrinks += bytes < before;
+    return WEIR_OK;
+}
+
 /* Session s begins at step 2 s, and ends when its answer does: the first has the fewest tokens to go. */
 static weir_status run_shared(answers *v, bool sampled, weir_answer **a, cli_verify_outcome *out)
 {
     size_t n = 0;
     for (uint32_t step = 0; step < STEPS_MAX; step++) {
-        weir_status status = WEIR_OK;
-        if (n < N_SESSIONS && step % 2 == 0) {
+        weir_status status = change_budget(v, step, out);
+        if (status == WEIR_OK && n < N_SESSIONS && step % 2 == 0) {
             weir_generate_options o =
                 options_of(v, sampled, n == 1 ? WEIR_SPECULATE_LOOKUP : WEIR_SPECULATE_OFF);
             weir_session_reset(v->session[n]);
@@ -125,10 +141,11 @@ static weir_status run_shared(answers *v, bool sampled, weir_answer **a, cli_ver
     return WEIR_OK;
 }
 
-static void check_sessions(answers *v)
+static void check_sessions(answers *v, const char *name)
 {
     for (int sampled = 0; sampled < 2; sampled++) {
-        cli_verify_outcome out = {.check = "sessions", .sampled = sampled != 0, .same = true};
+        cli_verify_outcome out = {
+            .check = name, .sampled = sampled != 0, .same = true, .mem_bytes = v->mem_bytes};
         weir_answer *a[N_SESSIONS] = {0};
         out.status = run_shared(v, sampled != 0, a, &out);
         for (uint32_t s = 0; s < N_SESSIONS; s++) {
@@ -164,6 +181,27 @@ static void release(answers *v)
     weir_model_unload(v->model);
     weir_model_close(v->draft);
     v->draft = NULL;
+}
+
+/* Loads the model alone and with all that is there; gives what it goes through. */
+static weir_status place_alone(answers *v, weir_error *err)
+{
+    static const uint8_t quarters[N_BUDGETS] = {4, 2, 0, 3, 1, 4, 0, 2};
+    weir_plan plan = {.struct_size = sizeof plan};
+    weir_load_options o = v->common->load;
+    o.n_sessions = o.max_batch = N_SESSIONS;
+    o.prefill_chunk = CHUNK;
+    o.mem_bytes = 0;
+    weir_status status = weir_model_plan(v->model, &o, &plan, err);
+    if (status != WEIR_OK) return status;
+    uint64_t between = plan.whole_bytes > plan.smallest_bytes ? plan.whole_bytes - plan.smallest_bytes : 0;
+    uint64_t least = plan.smallest_bytes + plan.smallest_bytes / 32 + (2 << 20);
+    for (int i = 0; i < N_BUDGETS; i++) v->budgets[i] = least + between / 4 * quarters[i];
+    o.mem_bytes = v->mem_bytes = v->budgets[0];
+    status = weir_model_load(v->model, &o, err);
+    for (uint32_t s = 0; s < N_SESSIONS && status == WEIR_OK; s++)
+        status = weir_session_create(v->model, &v->session[s], err);
+    return status;
 }
 
 /* The draft in the smallest budget that it runs with; the model beside it in `part` of what it needs more. */
@@ -202,7 +240,7 @@ static void check_level(answers *v, uint32_t part, const char *level)
         tell(v, &out);
     } else if (make_wanted(v)) {
         check_guesses(v, "lookup", WEIR_SPECULATE_LOOKUP);
-        check_sessions(v);
+        check_sessions(v, "sessions");
         cli_verify_outcome attach = {.check = "draft"};
         attach.status = weir_session_set_draft(v->session[0], v->draft_session, &attach.err);
         if (attach.status == WEIR_OK)
@@ -210,6 +248,19 @@ static void check_level(answers *v, uint32_t part, const char *level)
         else
             tell(v, &attach);
     }
+    release(v);
+}
+
+/* Sessions that join and leave, one of them with guesses, while the budget shrinks and grows. */
+static void check_budgets(answers *v)
+{
+    cli_verify_outcome out = {.check = "plain"};
+    v->level = "changing";
+    out.status = place_alone(v, &out.err);
+    if (out.status != WEIR_OK)
+        tell(v, &out);
+    else if (make_wanted(v))
+        check_sessions(v, "budgets");
     release(v);
 }
 
@@ -233,6 +284,7 @@ void cli_verify_answers(const cli_common *c, weir_model *m, uint32_t n_prompt, u
         check_level(&v, 1, "half");
         if (full) check_level(&v, 0, "smallest");
         if (full) check_level(&v, 2, "whole");
+        check_budgets(&v);
     }
     free(v.prompt);
 }

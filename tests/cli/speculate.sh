@@ -54,4 +54,5 @@ check "bench --sessions: one object per budget, the same logits" '[ "$(grep -c "
 check "bench --speculate: both texts, the same logits" '[ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 2 ] && grep -q repetitive "$tmp/out" && grep -q ordinary "$tmp/out" && [ "$(field drafted "$tmp/out")" -gt 0 ]'
 "$weir" verify "$tmp/m.gguf" --json >"$tmp/out" 2>/dev/null
 check "verify holds guesses and sessions against plain decoding" '[ $? = 0 ] && [ "$(field failed "$tmp/out")" = 0 ] && [ "$(grep -c "\"answers\": \"lookup\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"draft\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"sessions\"" "$tmp/out")" = 2 ]'
+check "verify holds answers while the budget changes between their tokens" '[ "$(grep -c "\"answers\": \"budgets\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"budget_shrinks\": [1-9]" "$tmp/out")" = 2 ] && [ "$(grep -c "\"budget_grows\": [1-9]" "$tmp/out")" = 2 ]'
 echo "1..$n"
