@@ -85,7 +85,7 @@ static void every_read_fails_in_every_way(void **state)
     open_fixture(f, "ailing", MEM_SEQUENCE);
     unsigned lives = 0;
     for (size_t way = 0; way < N_WAYS; way++) {
-        if (!way_exists(f, &ways[way])) continue;
+        if (!way_exists(f, &ways[way]) || (!all && way % 2 != 0)) continue;
         assert_status(base_fault_count_on(f->env, &f->err), WEIR_OK);
         assert_status(session(f, &ways[way], budget_at(f, 30)), WEIR_OK);
         uint64_t n[3];
@@ -93,8 +93,8 @@ static void every_read_fails_in_every_way(void **state)
         base_fault_clear(f->env);
         for (int s = 0; s < 3; s++) {
             assert_true(n[s] > 20);
-            uint64_t step = all ? 1 : n[s] / 5;
-            for (uint64_t after = 0; after < n[s]; after += after < 3 ? 1 : step)
+            uint64_t step = all ? 1 : n[s] / 3;
+            for (uint64_t after = 0; after < n[s]; after += after < 1 ? 1 : step)
                 for (size_t i = 0; i < N_AILMENTS; i++)
                     for (int for_good = 0; for_good <= 1; for_good++) {
                         /* What is tried again and again for good takes its time: once is enough. */
