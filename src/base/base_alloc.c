@@ -42,6 +42,16 @@ const char *base_tag_text(base_tag tag)
     return "unknown";
 }
 
+const char *base_device_tag_text(base_device_tag tag)
+{
+    static const char *const texts[] = {
+#define DEVICE_TAG_TEXT(name, text) text,
+        BASE_DEVICE_TAG_MAP(DEVICE_TAG_TEXT)
+#undef DEVICE_TAG_TEXT
+    };
+    return (unsigned)tag < BASE_DEVICE_TAG_COUNT ? texts[tag] : "unknown";
+}
+
 base_ledger *base_ledger_create(void)
 {
     base_ledger *ledger = calloc(1, sizeof *ledger);
@@ -140,6 +150,26 @@ void base_ledger_release(base_env *env, base_tag tag, uint64_t bytes)
     ledger_change(env, tag, bytes, tag, 0, NULL);
 }
 
+void base_ledger_book_device(base_env *env, base_device_tag tag, uint64_t bytes)
+{
+    base_ledger_view *v = &env->ledger->view;
+    pthread_mutex_lock(&env->ledger->lock);
+    v->device_bytes += bytes;
+    v->device_tag_bytes[tag] += bytes;
+    v->device_peak_bytes = base_max(v->device_peak_bytes, v->device_bytes);
+    v->device_tag_peak_bytes[tag] = base_max(v->device_tag_peak_bytes[tag], v->device_tag_bytes[tag]);
+    pthread_mutex_unlock(&env->ledger->lock);
+}
+
+void base_ledger_unbook_device(base_env *env, base_device_tag tag, uint64_t bytes)
+{
+    base_ledger_view *v = &env->ledger->view;
+    pthread_mutex_lock(&env->ledger->lock);
+    v->device_bytes -= bytes;
+    v->device_tag_bytes[tag] -= bytes;
+    pthread_mutex_unlock(&env->ledger->lock);
+}
+
 void base_ledger_read(const base_env *env, base_ledger_view *out)
 {
     pthread_mutex_lock(&env->ledger->lock);
@@ -153,6 +183,8 @@ void base_ledger_peak_reset(base_env *env)
     pthread_mutex_lock(&env->ledger->lock);
     v->peak_bytes = v->bytes;
     for (int t = 0; t < BASE_TAG_COUNT; t++) v->tag_peak_bytes[t] = v->tag_bytes[t];
+    v->device_peak_bytes = v->device_bytes;
+    for (int t = 0; t < BASE_DEVICE_TAG_COUNT; t++) v->device_tag_peak_bytes[t] = v->device_tag_bytes[t];
     pthread_mutex_unlock(&env->ledger->lock);
 }
 

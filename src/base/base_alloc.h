@@ -13,6 +13,8 @@
     X(WEIGHTS_RESIDENT, "weights.resident") /* streamable weights that stay */                               \
     X(WEIGHTS_SLOTS, "weights.slots")       /* the ring that streamed weights pass through */                \
     X(WEIGHTS_MAPPED, "weights.mapped") /* pages of the files themselves: the system can take them back */   \
+    X(WEIGHTS_HOST, "weights.host")     /* copies in RAM of weights that belong on a device */               \
+    X(PINNED, "pinned")                 /* host memory that devices copy from without a stop */              \
     X(KV, "kv")                         /* key-value caches */                                               \
     X(ACTIVATIONS, "activations")       /* the arena of a program */                                         \
     X(WORKSPACE, "workspace")           /* kernel scratch per worker */                                      \
@@ -29,21 +31,43 @@ typedef enum base_tag {
         BASE_TAG_COUNT
 } base_tag;
 
+/* The device tier: bytes on all devices, by what they are for. Booked by who allocates there; no limit of
+ * this ledger concerns them, and they are no part of `bytes`. */
+#define BASE_DEVICE_TAG_MAP(X)                                                                               \
+    X(FIXED, "device.fixed")                                                                                 \
+    X(RESIDENT, "device.resident")                                                                           \
+    X(SLOTS, "device.slots") /* copies of units that stream */                                               \
+    X(KEPT, "device.kept")   /* stays across phases: caches, tables */                                       \
+    X(WORK, "device.work")   /* working memory of phases */
+
+typedef enum base_device_tag {
+#define BASE_DEVICE_TAG_ENUM(name, text) BASE_DEVICE_##name,
+    BASE_DEVICE_TAG_MAP(BASE_DEVICE_TAG_ENUM)
+#undef BASE_DEVICE_TAG_ENUM
+        BASE_DEVICE_TAG_COUNT
+} base_device_tag;
+
 typedef struct base_ledger_view {
     uint64_t limit_bytes; /* UINT64_MAX: none */
     uint64_t bytes;       /* now, all tags */
     uint64_t peak_bytes;  /* largest value of bytes */
     uint64_t tag_bytes[BASE_TAG_COUNT];
     uint64_t tag_peak_bytes[BASE_TAG_COUNT];
+    uint64_t device_bytes, device_peak_bytes;
+    uint64_t device_tag_bytes[BASE_DEVICE_TAG_COUNT];
+    uint64_t device_tag_peak_bytes[BASE_DEVICE_TAG_COUNT];
 } base_ledger_view;
 
 const char *base_tag_text(base_tag tag);
+const char *base_device_tag_text(base_device_tag tag);
 
 /* Sets the limit (UINT64_MAX: none). Fails with BUDGET when more is already held. */
 weir_status base_ledger_set_limit(base_env *env, uint64_t limit_bytes, weir_error *err);
 /* Books bytes that are allocated elsewhere (stacks, code, library memory). */
 weir_status base_ledger_reserve(base_env *env, base_tag tag, uint64_t bytes, weir_error *err);
 void base_ledger_release(base_env *env, base_tag tag, uint64_t bytes);
+void base_ledger_book_device(base_env *env, base_device_tag tag, uint64_t bytes);
+void base_ledger_unbook_device(base_env *env, base_device_tag tag, uint64_t bytes);
 void base_ledger_read(const base_env *env, base_ledger_view *out);
 /* Sets all peaks back to what is held now. */
 void base_ledger_peak_reset(base_env *env);
