@@ -17,12 +17,9 @@
 #include "base_file.h"
 #include "base_aio.h"
 #include "base_hash.h"
-<<<<<<< HEAD
 #include "base_lane.h"
 #include "base_library.h"
-=======
 #include "base_lock.h"
->>>>>>> 0d685d1 (base: a lock with a condition, and the ledger's device tier)
 #include "base_map.h"
 #include "base_pool.h"
 #include "base_probe.h"
