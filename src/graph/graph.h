@@ -32,6 +32,9 @@ typedef struct graph_options {
 weir_status graph_program_create(base_env *env, dev_device *dev, mem_component *c,
                                  const graph_options *options, graph_program **out, weir_error *err);
 void graph_program_destroy(graph_program *p); /* takes NULL */
+/* On a device with memory of its own: weights come from there, and so does the memory of activations. Before
+ * graph_reserve; outlives the program. NULL (as created): the component, in host memory. */
+void graph_use_source(graph_program *p, mem_source *source);
 
 /* ---- building: each gives the id of a new activation of max_rows rows (float32) ----
  * rope, scale and softcap rewrite their input's memory: x must not be used after them (INTERNAL at the end).
@@ -72,6 +75,7 @@ typedef struct graph_info {
     uint64_t arena_bytes;     /* with the chosen alias option */
     uint64_t unaliased_bytes; /* sum of all activations */
     uint64_t staging_bytes;   /* gathered embedding rows: a part of unaliased_bytes */
+    uint64_t host_bytes;      /* with a source: what is left in host memory, rows on their way and results */
     uint64_t weight_bytes;    /* read by one pass with outputs */
     uint64_t macs_per_row;    /* multiply-adds of the products */
     uint32_t n_ops, n_tensors;
@@ -94,7 +98,8 @@ typedef struct graph_batch {
     atomic_bool *cancel;         /* may be NULL */
 } graph_batch;
 
-/* Allocates the arena (tag ACTIVATIONS) and the device's workspace; must come before the first run. */
+/* Allocates the arena (tag ACTIVATIONS; with a source on the device, and what passes between it and the host
+ * under the tag) and the device's workspace; must come before the first run. */
 weir_status graph_reserve(graph_program *p, uint32_t max_positions, uint32_t head_dim, weir_error *err);
 weir_status graph_run(graph_program *p, const graph_batch *batch, weir_error *err);
 /* Row i of the result (n_outputs x cols floats), valid until the next run. */

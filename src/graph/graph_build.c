@@ -41,8 +41,14 @@ weir_status graph_program_create(base_env *env, dev_device *dev, mem_component *
 void graph_program_destroy(graph_program *p)
 {
     if (p == NULL) return;
-    if (p->arena != NULL)
+    if (p->source != NULL)
+        p->source->table->free(p->source, p->arena, base_max(p->info.arena_bytes, 1));
+    else if (p->arena != NULL)
         base_pages_free(p->env, BASE_TAG_ACTIVATIONS, p->arena, base_max(p->info.arena_bytes, 1));
+    if (p->gathered != NULL)
+        base_pages_free(p->env, BASE_TAG_ACTIVATIONS, p->gathered, base_max(p->info.staging_bytes, 1));
+    if (p->results != NULL)
+        base_pages_free(p->env, BASE_TAG_ACTIVATIONS, p->results, p->tensors[p->result].bytes);
     base_free(p->env, p->roots);
     base_free(p->env, p->order);
     base_free(p->env, p->ops);
@@ -461,6 +467,8 @@ weir_status graph_finish(graph_program *p, graph_id result, weir_error *err)
         goto fail;
     }
     if (!collect_order(p) || graph_plan(p, &p->error) != WEIR_OK) goto fail;
+    p->info.host_bytes = base_align_up(base_max(p->info.staging_bytes, 1), 4096) +
+                         base_align_up(p->tensors[p->result].bytes, 4096);
     p->finished = true;
     if (!graph_is_valid(p))
         return base_fail(err, WEIR_ERR_INTERNAL, "the plan of the program contradicts itself");

@@ -79,7 +79,10 @@ struct graph_program {
     uint32_t result;
     graph_info info;
 
-    uint8_t *arena;
+    uint8_t *arena;     /* an address on the device where there is a source */
+    mem_source *source; /* NULL: weights and activations are in host memory */
+    uint8_t *gathered;  /* with a source: rows of the embedding table on their way */
+    float *results;     /* with a source: the results of the last pass */
 
     graph_phase phases[GRAPH_MAX_PHASES];
     uint32_t n_phases;

@@ -9,15 +9,44 @@ typedef struct pass {
     graph_program *p;
     const graph_batch *batch;
     uint32_t n_ops;
+    uint32_t unit;       /* with a source: the one that is entered */
     double wait_seconds; /* of the present operation */
 } pass;
+
+void graph_use_source(graph_program *p, mem_source *source)
+{
+    p->source = source;
+}
+
+/* What passes between host and device, and the arena there. */
+static weir_status reserve_on_device(graph_program *p, weir_error *err)
+{
+    uint64_t bytes = base_max(p->info.arena_bytes, 1);
+    void *arena;
+    weir_status status;
+
+    p->gathered =
+        base_pages_alloc(p->env, BASE_TAG_ACTIVATIONS, base_max(p->info.staging_bytes, 1), false, err);
+    if (p->gathered == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
+    p->results = base_pages_alloc(p->env, BASE_TAG_ACTIVATIONS, p->tensors[p->result].bytes, false, err);
+    if (p->results == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
+    status = p->source->table->alloc(p->source, bytes, "activations", &arena, err);
+    if (status == WEIR_OK) p->arena = arena;
+    return status;
+}
 
 weir_status graph_reserve(graph_program *p, uint32_t max_positions, uint32_t head_dim, weir_error *err)
 {
     weir_status status;
 
     if (!p->finished) return base_fail(err, WEIR_ERR_INTERNAL, "reserving for an unfinished program");
-    if (p->arena == NULL) {
+    if (p->arena == NULL && p->source != NULL) {
+        weir_error local = {WEIR_OK, ""};
+
+        if (reserve_on_device(p, &local) != WEIR_OK)
+            return base_fail(err, local.code, "activations of %u rows: %s", p->options.max_rows,
+                             local.message);
+    } else if (p->arena == NULL) {
         weir_error local = {WEIR_OK, ""};
 
         p->arena =
@@ -116,13 +145,30 @@ static dev_view view_of(const graph_program *p, uint32_t tensor)
     return (dev_view){p->arena + t->offset, (size_t)t->stride};
 }
 
+/* Where a whole weight lies; NULL with OK: it streams, tile by tile. */
+static weir_status weight_address(const graph_program *p, mem_weight_id id, const void **out, weir_error *err)
+{
+    void *address = NULL;
+    weir_status status;
+
+    if (p->source == NULL) {
+        *out = mem_weight_resident(p->component, id);
+        return WEIR_OK;
+    }
+    status = p->source->table->address(p->source, id, &address, err);
+    *out = address;
+    return status;
+}
+
 /* A weight of the fixed part as floats: widened into the arena, or where it lies. */
 static weir_status fixed_floats(const graph_program *p, graph_weight w, uint32_t tensor, const float **out,
                                 weir_error *err)
 {
-    const void *data =
-        tensor != GRAPH_NONE ? p->arena + p->tensors[tensor].offset : mem_weight_resident(p->component, w.id);
+    const void *data = tensor != GRAPH_NONE ? p->arena + p->tensors[tensor].offset : NULL;
+    weir_status status = WEIR_OK;
 
+    if (data == NULL) status = weight_address(p, w.id, &data, err);
+    if (status != WEIR_OK) return status;
     if (data == NULL)
         return base_fail(err, WEIR_ERR_INTERNAL, "weight %u of the fixed part is not in memory", w.id);
     if ((uintptr_t)data % sizeof(float) != 0)
@@ -158,9 +204,10 @@ static weir_status run_streamed(pass *s, dev_op *dev, mem_weight_id id, weir_err
 static weir_status run_matmul(pass *s, const graph_op *op, dev_op *dev, weir_error *err)
 {
     graph_program *p = s->p;
-    const void *data = mem_weight_resident(p->component, op->w.id);
-    weir_status status;
+    const void *data;
+    weir_status status = weight_address(p, op->w.id, &data, err);
 
+    if (status != WEIR_OK) return status;
     if (op->bias.id != MEM_NO_WEIGHT) {
         status = fixed_floats(p, op->bias, op->bias_tensor, &dev->bias, err);
         if (status != WEIR_OK) return status;
@@ -169,7 +216,8 @@ static weir_status run_matmul(pass *s, const graph_op *op, dev_op *dev, weir_err
     dev->w.data = (void *)(uintptr_t)data;
     dev->row_begin = 0;
     dev->row_end = op->w.n_rows;
-    dev->packed_rows = mem_weight_packed_rows(p->component, op->w.id);
+    dev->packed_rows = p->source != NULL ? mem_weight_file_packed_rows(p->component, op->w.id)
+                                         : mem_weight_packed_rows(p->component, op->w.id);
     return p->dev->table->run(p->dev, dev, err);
 }
 
@@ -180,17 +228,43 @@ static weir_status run_dequant(pass *s, const graph_op *op, dev_op *dev, weir_er
     weir_status status;
 
     if (op->widen) {
-        dev->a.data = (void *)(uintptr_t)mem_weight_resident(p->component, op->w.id);
+        const void *data;
+
+        status = weight_address(p, op->w.id, &data, err);
+        if (status != WEIR_OK) return status;
+        dev->a.data = (void *)(uintptr_t)data;
         if (dev->a.data == NULL)
             return base_fail(err, WEIR_ERR_INTERNAL, "weight %u of the fixed part is not in memory",
                              op->w.id);
     } else {
-        status = mem_rows_read(p->component, op->w.id, s->batch->token, dev->n_rows, dev->a.data,
-                               dev->a.stride, err);
+        void *rows = p->source != NULL ? p->gathered : dev->a.data;
+
+        status =
+            mem_rows_read(p->component, op->w.id, s->batch->token, dev->n_rows, rows, dev->a.stride, err);
+        if (status == WEIR_OK && p->source != NULL)
+            status = p->dev->table->memory->upload(p->dev, DEV_STREAM_COMPUTE, dev->a.data, rows,
+                                                   dev->n_rows * dev->a.stride, NULL, err);
         if (status != WEIR_OK) return status;
         if (p->profile) s->wait_seconds += base_now(p->env) - start;
     }
     return p->dev->table->run(p->dev, dev, err);
+}
+
+/* Units are entered when their first weight is used, and left when another's is: a unit's operations follow
+ * each other. */
+static weir_status enter_unit(pass *s, const graph_op *op, weir_error *err)
+{
+    mem_source *source = s->p->source;
+    uint32_t unit =
+        op->w.id != MEM_NO_WEIGHT && !op->gather ? mem_weight_unit(s->p->component, op->w.id) : MEM_NO_UNIT;
+    weir_status status;
+
+    if (unit == MEM_NO_UNIT || unit == s->unit) return WEIR_OK;
+    if (s->unit != MEM_NO_UNIT) source->table->leave(source, s->unit);
+    s->unit = MEM_NO_UNIT;
+    status = source->table->enter(source, unit, err);
+    if (status == WEIR_OK) s->unit = unit;
+    return status;
 }
 
 static weir_status run_op(pass *s, const graph_op *op, weir_error *err)
@@ -199,8 +273,9 @@ static weir_status run_op(pass *s, const graph_op *op, weir_error *err)
     const graph_batch *b = s->batch;
     dev_op dev = op->dev;
     const float *w;
-    weir_status status;
+    weir_status status = p->source != NULL ? enter_unit(s, op, err) : WEIR_OK;
 
+    if (status != WEIR_OK) return status;
     dev.n_rows = op->rows == GRAPH_ROWS_ONE ? 1 : op->rows == GRAPH_ROWS_ALL ? b->n_rows : b->n_outputs;
     dev.a = view_of(p, op->a);
     dev.b = view_of(p, op->b);
@@ -275,14 +350,34 @@ static weir_status run_ops(pass *s, weir_error *err)
     return WEIR_OK;
 }
 
+/* With a source: operations are handed to the device's stream, the results fetched, and `end` waits. */
+static weir_status run_on_device(pass *s, weir_error *err)
+{
+    graph_program *p = s->p;
+    const graph_tensor *t = &p->tensors[p->result];
+    weir_error local = {WEIR_OK, ""};
+    weir_status status = p->source->table->begin(p->source, s->batch->cancel, err), end;
+
+    if (status != WEIR_OK) return status;
+    status = run_ops(s, err);
+    if (status == WEIR_OK && s->unit != MEM_NO_UNIT) p->source->table->leave(p->source, s->unit);
+    if (status == WEIR_OK && s->batch->n_outputs > 0)
+        status = p->dev->table->memory->download(p->dev, DEV_STREAM_COMPUTE, p->results, p->arena + t->offset,
+                                                 s->batch->n_outputs * t->stride, NULL, err);
+    end = p->source->table->end(p->source, &local);
+    if (status != WEIR_OK || end == WEIR_OK) return status;
+    return base_fail(err, end, "%s", local.message);
+}
+
 weir_status graph_run(graph_program *p, const graph_batch *batch, weir_error *err)
 {
-    pass s = {.p = p, .batch = batch};
+    pass s = {.p = p, .batch = batch, .unit = MEM_NO_UNIT};
     size_t n_order;
     weir_status status = check_batch(p, batch, err);
 
     if (status != WEIR_OK) return status;
     s.n_ops = batch->n_outputs > 0 ? p->n_ops : p->first_output_op;
+    if (p->source != NULL) return run_on_device(&s, err);
     n_order = batch->n_outputs > 0 ? p->n_order : p->n_order_inner;
     if (!any_streams(p, n_order)) {
         status = mem_check_mapped(p->component, err);
@@ -302,6 +397,7 @@ const float *graph_result(const graph_program *p, uint32_t i)
     const graph_tensor *t = &p->tensors[p->result];
 
     if (p->arena == NULL || i >= p->options.max_outputs) return NULL;
+    if (p->source != NULL) return p->results + i * (t->stride / sizeof(float));
     return (const float *)(const void *)(p->arena + t->offset + i * t->stride);
 }
 

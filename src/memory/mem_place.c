@@ -398,6 +398,37 @@ fail:
     return local.code;
 }
 
+weir_status mem_place_rows(mem_component *c, const base_aio_options *aio, weir_error *err)
+{
+    mem_decision d;
+    mem_plan smallest;
+    weir_error local = {0};
+    mem_plan_make(c, 0, &smallest, NULL);
+    mem_plan wanted;
+    weir_status status = mem_plan_make(c, smallest.smallest_bytes, &wanted, err);
+    if (status == WEIR_OK) status = decide_again(c, &wanted, &d, err);
+    if (status != WEIR_OK) return status;
+    d.plan.fixed_bytes = d.plan.resident_bytes = d.plan.ring_bytes = 0;
+    for (uint32_t i = 0; i < c->n_files && local.code == WEIR_OK; i++) base_file_check(c->files[i], &local);
+    base_aio_options o = *aio;
+    if (o.depth == 0) o.depth = DEFAULT_DEPTH;
+    if (local.code == WEIR_OK) base_aio_create(c->env, &o, &c->aio, &local);
+    if (local.code == WEIR_OK) allocate(c, &d, &local);
+    c->plan = d.plan;
+    if (local.code != WEIR_OK) {
+        mem_unplace(c);
+        if (err != NULL) *err = local;
+        return local.code;
+    }
+    c->depth = o.depth;
+    c->buffered = o.buffered;
+    for (uint32_t i = 0; i < c->n_files; i++)
+        c->buffered = c->buffered || base_file_direct_align(c->files[i]) == 0;
+    c->stats.reader = reader_text(c);
+    c->placed = true;
+    return WEIR_OK;
+}
+
 void mem_unplace(mem_component *c)
 {
     const mem_plan *p = &c->plan;

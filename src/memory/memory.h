@@ -200,4 +200,6 @@ void mem_component_stats(const mem_component *c, mem_stats *out);
 /* Components on devices with memory of their own. */
 #include "mem_manager.h"
 
+#include "mem_source.h"
+
 #endif

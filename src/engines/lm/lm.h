@@ -41,6 +41,10 @@ uint64_t lm_kv_bytes(const lm_model *lm, const dev_device *dev, uint32_t kv_dtyp
 typedef struct lm_kv lm_kv;
 weir_status lm_kv_create(base_env *env, const lm_model *lm, const dev_device *dev, uint32_t kv_dtype,
                          uint32_t context_tokens, uint32_t max_rows, lm_kv **out, weir_error *err);
+/* In the memory of a device; the source outlives the caches. NULL: as above. */
+weir_status lm_kv_create_on(base_env *env, const lm_model *lm, const dev_device *dev, mem_source *source,
+                            uint32_t kv_dtype, uint32_t context_tokens, uint32_t max_rows, lm_kv **out,
+                            weir_error *err);
 void lm_kv_destroy(lm_kv *kv); /* takes NULL */
 const dev_kv *lm_kv_layer(const lm_kv *kv, uint32_t layer);
 

@@ -66,7 +66,8 @@ uint32_t lm_kv_capacity(const lm_model *lm, uint32_t layer, uint32_t context_tok
 
 struct lm_kv {
     base_env *env;
-    uint8_t *block; /* all layers, one behind the other */
+    mem_source *source; /* NULL: in host memory */
+    uint8_t *block;     /* all layers, one behind the other */
     uint64_t bytes;
     uint32_t n_layers;
     dev_kv layers[];
@@ -102,6 +103,21 @@ uint64_t lm_kv_bytes(const lm_model *lm, const dev_device *dev, uint32_t kv_dtyp
 weir_status lm_kv_create(base_env *env, const lm_model *lm, const dev_device *dev, uint32_t kv_dtype,
                          uint32_t context_tokens, uint32_t max_rows, lm_kv **out, weir_error *err)
 {
+    return lm_kv_create_on(env, lm, dev, NULL, kv_dtype, context_tokens, max_rows, out, err);
+}
+
+static void *alloc_block(base_env *env, mem_source *source, uint64_t bytes, weir_error *err)
+{
+    void *block;
+
+    if (source == NULL) return base_pages_alloc(env, BASE_TAG_KV, bytes, false, err);
+    return source->table->alloc(source, bytes, "key-value cache", &block, err) == WEIR_OK ? block : NULL;
+}
+
+weir_status lm_kv_create_on(base_env *env, const lm_model *lm, const dev_device *dev, mem_source *source,
+                            uint32_t kv_dtype, uint32_t context_tokens, uint32_t max_rows, lm_kv **out,
+                            weir_error *err)
+{
     uint64_t bytes = lm_kv_bytes(lm, dev, kv_dtype, context_tokens, max_rows), offset = 0;
     weir_error local = {WEIR_OK, ""};
     lm_kv *kv;
@@ -116,7 +132,8 @@ weir_status lm_kv_create(base_env *env, const lm_model *lm, const dev_device *de
     kv->env = env;
     kv->n_layers = lm->hp.n_layers;
     kv->bytes = bytes;
-    kv->block = base_pages_alloc(env, BASE_TAG_KV, bytes, false, &local);
+    kv->source = source;
+    kv->block = alloc_block(env, source, bytes, &local);
     if (kv->block == NULL) {
         base_free(env, kv);
         return base_fail(err, local.code, "cache of %u positions: %s", context_tokens, local.message);
@@ -141,7 +158,10 @@ void lm_kv_destroy(lm_kv *kv)
 
     if (kv == NULL) return;
     env = kv->env;
-    base_pages_free(env, BASE_TAG_KV, kv->block, kv->bytes);
+    if (kv->source != NULL)
+        kv->source->table->free(kv->source, kv->block, kv->bytes);
+    else
+        base_pages_free(env, BASE_TAG_KV, kv->block, kv->bytes);
     base_free(env, kv);
 }
 
