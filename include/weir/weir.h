@@ -222,6 +222,13 @@ typedef struct weir_plan {
     uint64_t arena_saved_bytes; /* by sharing activations' memory */
     uint32_t n_accounts;
     weir_account accounts[WEIR_MAX_TAGS]; /* planned_bytes only */
+    /* The second tier, where compute.device has memory of its own; "cpu" and zeroes elsewhere. The figures
+     * above are then RAM alone. */
+    char device[128];
+    uint64_t device_room_bytes;    /* what may be taken there: free, within the limit, less the reserve */
+    uint64_t device_planned_bytes; /* weights, slots, caches, activations, work space */
+    uint64_t device_smallest_bytes, device_whole_bytes; /* with one slot; with nothing streaming */
+    uint64_t device_streamed_bytes_per_pass;            /* over the link */
 } weir_plan;
 /* From headers alone. OK with fits = false where the budget does not suffice. */
 WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out,
@@ -453,6 +460,17 @@ typedef struct weir_memory_report {
     uint64_t mapped_bytes; /* of loaded_bytes, pages of the file: the system can take them back (R6.3) */
     uint32_t n_accounts;
     weir_account accounts[WEIR_MAX_TAGS];
+    /* The second tier, as in weir_plan. size, loaded and streamed bytes above are then those of the device.
+     */
+    const char *device;    /* "cpu" */
+    const char *vram_mode; /* "auto" */
+    uint64_t device_total_bytes, device_taken_bytes, device_room_bytes, device_planned_bytes;
+    uint64_t device_fixed_bytes, device_resident_bytes, device_slot_bytes, device_kept_bytes;
+    uint64_t device_limit_bytes, device_reserve_bytes; /* limit 0: none */
+    uint64_t host_copy_bytes, pinned_bytes;            /* RAM for the device */
+    uint64_t device_streamed_bytes;                    /* copied into slots since loading */
+    uint64_t device_copies, device_hits;
+    uint32_t device_units, device_resident_units, device_slots;
 } weir_memory_report;
 WEIR_API weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir_error *err);
 

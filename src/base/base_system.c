@@ -75,8 +75,9 @@ weir_status base_process_memory_read(base_process_memory *out, weir_error *err)
 {
     base_process_memory m = {0};
     const kib_field fields[] = {
-        {"VmRSS:", &m.rss_bytes},    {"VmHWM:", &m.peak_rss_bytes}, {"RssAnon:", &m.anon_bytes},
-        {"RssFile:", &m.file_bytes}, {"VmSwap:", &m.swap_bytes},    {"VmPTE:", &m.page_table_bytes},
+        {"VmRSS:", &m.rss_bytes},        {"VmHWM:", &m.peak_rss_bytes}, {"RssAnon:", &m.anon_bytes},
+        {"RssFile:", &m.file_bytes},     {"RssShmem:", &m.shmem_bytes}, {"VmSwap:", &m.swap_bytes},
+        {"VmPTE:", &m.page_table_bytes},
     };
     const kib_field pss = {"Pss:", &m.pss_bytes};
     int found = read_kib_fields("/proc/self/status", fields, sizeof fields / sizeof *fields);

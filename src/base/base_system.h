@@ -25,6 +25,7 @@ typedef struct base_process_memory {
     uint64_t pss_bytes;      /* smaps_rollup Pss; 0 where it cannot be read */
     uint64_t anon_bytes;     /* RssAnon */
     uint64_t file_bytes;     /* RssFile */
+    uint64_t shmem_bytes;    /* RssShmem: a simulated device's memory, and nothing else of ours */
     uint64_t swap_bytes;
     uint64_t page_table_bytes; /* VmPTE */
 } base_process_memory;

@@ -79,7 +79,8 @@ int cli_parse(cli_args *a, int argc, char **argv);
 typedef struct cli_common {
     const char *command;
     const char *model;
-    const char *cpus; /* NULL: as set */
+    const char *cpus;   /* NULL: as set */
+    const char *device; /* likewise */
     weir_load_options load;
     cli_settings settings;
     bool json, profile, quiet, verbose;
@@ -90,6 +91,7 @@ void cli_add_model(cli_args *a, cli_common *c); /* --model (or the operand) --se
 void cli_add_json(cli_args *a, cli_common *c);
 void cli_add_mem(cli_args *a, cli_common *c);
 void cli_add_cpus(cli_args *a, cli_common *c);
+void cli_add_device(cli_args *a, cli_common *c);
 void cli_add_load(cli_args *a, cli_common *c);   /* --ctx --threads --cpus --chunk --kv-type */
 void cli_add_report(cli_args *a, cli_common *c); /* --profile --quiet */
 void cli_add_sampling(cli_args *a, weir_sampling *s);

@@ -37,6 +37,12 @@ void cli_add_cpus(cli_args *a, cli_common *c)
             "processors to compute on, such as 0,2-3; threads are bound to them");
 }
 
+void cli_add_device(cli_args *a, cli_common *c)
+{
+    cli_add(a, "device", 0, CLI_TEXT, &c->device, "NAME",
+            "what computes: cpu (default), sim (a simulated device), or opencl:N (see weir doctor)");
+}
+
 void cli_add_load(cli_args *a, cli_common *c)
 {
     cli_add(a, "ctx", 0, CLI_U32, &c->load.ctx_tokens, "N",
@@ -47,6 +53,7 @@ void cli_add_load(cli_args *a, cli_common *c)
     cli_add(a, "chunk", 0, CLI_U32, &c->load.prefill_chunk, "N",
             "tokens per prefill pass; default: chosen from the budget");
     cli_add(a, "kv-type", 0, CLI_KV_TYPE, &c->load.kv_type, "TYPE", "key-value cache: f16 (default) or f32");
+    cli_add_device(a, c);
     cli_add(a, "weights", 0, CLI_WEIGHTS, &c->load.weights, "HOW",
             "weights that stay: read, map (shared with other processes), or auto (default)");
 }
@@ -162,6 +169,11 @@ int cli_context(cli_common *c, weir_context **context)
         }
     }
     if (c->cpus != NULL && weir_context_set(*context, "compute.cpus", c->cpus, &err) != WEIR_OK) {
+        int rc = cli_error(c->command, &err);
+        weir_context_destroy(*context);
+        return rc;
+    }
+    if (c->device != NULL && weir_context_set(*context, "compute.device", c->device, &err) != WEIR_OK) {
         int rc = cli_error(c->command, &err);
         weir_context_destroy(*context);
         return rc;

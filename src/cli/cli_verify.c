@@ -396,6 +396,7 @@ int cli_verify(int argc, char **argv)
     cli_add(&a, "kv-type", 0, CLI_KV_TYPE, &v.common.load.kv_type, "TYPE",
             "key-value cache: f16 (default) or f32");
     cli_add_cpus(&a, &v.common);
+    cli_add_device(&a, &v.common);
     cli_add_json(&a, &v.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;

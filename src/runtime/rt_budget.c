@@ -96,6 +96,10 @@ weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error 
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "the budget of %u loaded models cannot be changed for one of them",
                          m->context->n_loaded);
+    if (m->run->source != NULL)
+        return base_fail(
+            err, WEIR_ERR_UNSUPPORTED,
+            "the budget of a model on a device cannot be changed while it is loaded; load it again");
     atomic_store(&m->cancel, false);
     weir_status status = change(m, mem_bytes, err);
     if (status == WEIR_OK) m->run->full_budget = mem_bytes;
@@ -130,7 +134,7 @@ weir_status rt_budget_follow(weir_model *m, weir_error *err)
 {
     rt_loaded *run = m->run;
     double now = base_now(m->env);
-    if (now < run->next_check || m->context->n_loaded != 1) return WEIR_OK;
+    if (now < run->next_check || run->source != NULL || m->context->n_loaded != 1) return WEIR_OK;
     run->next_check = now + CHECK_SECONDS;
     if (strcmp(base_settings_get(m->context->settings, "compute.pressure"), "auto") != 0) return WEIR_OK;
     uint64_t allowed;

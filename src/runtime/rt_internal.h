@@ -8,7 +8,7 @@
  *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
  *   rt_load.c     placing and unplacing         rt_pass.c      passes that sessions share
  *   rt_answers.c  steps of several answers      rt_speculate*.c  guesses that a pass checks
- *   rt_budget.c   a budget that changes
+ *   rt_budget.c   a budget that changes         rt_device.c    devices with memory of their own
  *   rt_predict*.c how fast it will be           rt_storage.c   what storage delivers, remembered
  *   rt_pack.c     packed files                  rt_calibrate.c products and reads, timed for a moment
  *
@@ -57,6 +57,23 @@ typedef struct rt_text {
     char name[80];          /* "bpe (smollm)" */
 } rt_text;
 
+/* What computes, and how much of its memory may be used. */
+typedef enum rt_device_kind { RT_DEVICE_CPU, RT_DEVICE_SIM, RT_DEVICE_OPENCL } rt_device_kind;
+typedef enum rt_vram_mode {
+    RT_VRAM_AUTO,
+    RT_VRAM_HIGH,
+    RT_VRAM_LOW,
+    RT_VRAM_NONE,
+    RT_VRAM_SHARED
+} rt_vram_mode;
+typedef struct rt_device_options {
+    rt_device_kind kind;
+    uint32_t index; /* OpenCL */
+    rt_vram_mode mode;
+    uint64_t simulate_bytes, limit_bytes /* 0: none */, reserve_bytes;
+    double simulate_link; /* bytes/s; 0: unlimited */
+} rt_device_options;
+
 /* Load options with every default resolved that does not depend on the budget. */
 typedef struct rt_options {
     uint64_t mem_bytes;
@@ -72,6 +89,7 @@ typedef struct rt_options {
     bool alias;
     bool pack; /* weights that stay */
     bool profile;
+    rt_device_options device;
     weir_weights weights; /* READ, MAP or AUTO */
     base_aio_options aio;
 } rt_options;
@@ -86,6 +104,9 @@ typedef struct rt_plan {
     uint32_t n_ops;      /* of the program */
     bool map;            /* weights are to be mapped */
     uint64_t need_bytes; /* all but weights and page tables */
+    bool on_device;      /* the following hold; memory.resident_bytes are copies in RAM of what streams */
+    mem_device_plan device;
+    uint64_t device_need_bytes; /* caches, activations, work space there */
 } rt_plan;
 
 typedef struct rt_sampler rt_sampler;
@@ -98,6 +119,7 @@ typedef struct rt_loaded {
     rt_plan plan;
     base_ledger_view before; /* without what this load holds; for planning again while loaded */
     dev_device *device;
+    mem_source *source; /* NULL: computes in host memory */
     graph_program *program;
     bool placed;
     rt_sampler *sampler;
@@ -185,8 +207,6 @@ weir_status rt_default_budget(const weir_context *c, const base_memory_limits *l
 /* ---- rt_plan.c ---- */
 weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err);
 /* The device, and its memory added to *before. */
-weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, dev_device **out,
-                             weir_error *err);
 /* The plan for options on a device. OK with view.fits = false where the budget does not suffice; then `err`
  * is filled with the advice all the same. `before`: rt_ledger_read without what this load will allocate. */
 weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
@@ -195,7 +215,8 @@ weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
 /* Sizes beside the weights, for one choice. */
 typedef struct rt_need {
     uint64_t tag_bytes[BASE_TAG_COUNT];
-    uint64_t total_bytes; /* page tables not counted */
+    uint64_t total_bytes;  /* page tables not counted */
+    uint64_t device_bytes; /* on a device with memory of its own */
 } rt_need;
 typedef struct rt_choice {
     uint32_t ctx_tokens, n_sessions, kv_dtype, max_rows, max_outputs;
@@ -214,13 +235,32 @@ typedef struct rt_planner {
     base_ledger_view before;
     uint64_t process_bytes;
     uint64_t aio_bytes, aio_process_bytes; /* of a reader, measured */
-    mem_plan smallest, whole;              /* of the weights */
+    mem_plan smallest, whole;              /* of the weights in RAM */
+    bool on_device;
+    uint64_t device_room; /* what this load may take there */
+    size_t device_alignment;
+    mem_device_plan device_smallest, device_whole;
     uint32_t n_shapes;
     rt_shape shapes[RT_MAX_SHAPES];
 } rt_planner;
 weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, weir_error *err);
 /* need + weights, with page tables: a budget. Saturates. */
 uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes);
+
+/* ---- rt_device.c ---- */
+weir_status rt_device_settings(const weir_context *c, rt_device_options *out, weir_error *err);
+/* The device, and its memory in the ledger added to *before. */
+weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, dev_device **out,
+                             weir_error *err);
+/* Fills the planner's device part. */
+weir_status rt_device_measure(rt_planner *p, weir_error *err);
+/* Whether the device holds `need` and all weights (whole), or need and the smallest working set. */
+bool rt_device_fits(const rt_planner *p, const rt_need *need, bool whole);
+/* The device's plan, and what of RAM goes to copies of what streams. */
+void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out);
+/* Loads weights onto the device. */
+weir_status rt_device_place(weir_model *m, rt_loaded *run, weir_error *err);
+void rt_device_report(const weir_model *m, weir_memory_report *r);
 
 /* ---- rt_advice.c ---- */
 /* Fills err with BUDGET: what is missing and which options would fit; and the plan's own fields for them. */

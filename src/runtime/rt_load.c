@@ -17,6 +17,7 @@ static void run_free(weir_model *m, rt_loaded *run)
     base_free(env, run->token);
     rt_sampler_destroy(env, run->sampler);
     graph_program_destroy(run->program);
+    mem_source_destroy(run->source);
     dev_destroy(run->device);
     base_free(env, run);
 }
@@ -80,6 +81,7 @@ static weir_status allocate_all(weir_model *m, rt_loaded *run, weir_error *err)
         .max_rows = run->plan.max_rows, .max_outputs = run->plan.max_outputs, .alias = run->options.alias};
     weir_status status = lm_program_create(m->env, m->lm, run->device, &o, &run->program, err);
     if (status != WEIR_OK) return status;
+    graph_use_source(run->program, run->source);
     graph_profile_on(run->program, run->options.profile);
     status =
         graph_reserve(run->program, (uint32_t)base_align_up(run->plan.view.ctx_tokens, 16), h->head_dim, err);
@@ -164,12 +166,16 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
     if (status == WEIR_OK) status = budget_set(m->context, &run->plan, err);
     if (status != WEIR_OK) return status;
     log_plan(m, &run->plan);
-    status = allocate_all(m, run, err);
-    if (status != WEIR_OK) return status;
     run->place_progress = o != NULL ? o->progress : NULL;
     run->place_progress_arg = o != NULL ? o->progress_arg : NULL;
     run->full_budget = run->plan.view.budget_bytes;
-    status = place(m, run, err);
+    if (run->plan.on_device) {
+        status = rt_device_place(m, run, err);
+        if (status == WEIR_OK) status = allocate_all(m, run, err);
+    } else {
+        status = allocate_all(m, run, err);
+        if (status == WEIR_OK) status = place(m, run, err);
+    }
     run->place_progress = NULL; /* the caller's for this call only */
     return status;
 }

@@ -54,7 +54,8 @@ static weir_status read_settings(const weir_context *c, rt_options *out, weir_er
     if (out->weights == WEIR_WEIGHTS_READ && strcmp(weights, "read") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "setting memory.weights is \"%.60s\": read, map or auto", weights);
-    return rt_reader_options(c, &out->aio, err);
+    weir_status status = rt_device_settings(c, &out->device, err);
+    return status == WEIR_OK ? rt_reader_options(c, &out->aio, err) : status;
 }
 
 weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err)
@@ -156,11 +157,13 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
     const lm_model *lm = p->model->lm;
     const lm_hparams *h = lm_model_hparams(lm);
     uint64_t add[BASE_TAG_COUNT] = {0};
-    add[BASE_TAG_KV] =
-        rt_mul(c->n_sessions, lm_kv_bytes(lm, p->device, c->kv_dtype, c->ctx_tokens, c->max_rows));
-    add[BASE_TAG_ACTIVATIONS] = base_align_up(shape->info.arena_bytes, 4096);
-    add[BASE_TAG_WORKSPACE] = p->device->table->workspace_bytes(
+    uint64_t kv = rt_mul(c->n_sessions, lm_kv_bytes(lm, p->device, c->kv_dtype, c->ctx_tokens, c->max_rows));
+    uint64_t arena = base_align_up(shape->info.arena_bytes, 4096);
+    uint64_t workspace = p->device->table->workspace_bytes(
         p->device, shape->info.max_k, (uint32_t)base_align_up(c->ctx_tokens, 16), h->head_dim);
+    add[BASE_TAG_KV] = p->on_device ? 0 : kv;
+    add[BASE_TAG_ACTIVATIONS] = p->on_device ? shape->info.host_bytes : arena;
+    add[BASE_TAG_WORKSPACE] = p->on_device ? 0 : workspace;
     add[BASE_TAG_METADATA] = shape->program_bytes + TABLES_BYTES;
     for (uint32_t i = 0; i < mem_component_n_units(p->model->component); i++) {
         mem_unit_info unit;
@@ -168,9 +171,10 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
         add[BASE_TAG_METADATA] += (uint64_t)unit.n_weights * TABLES_BYTES_PER_WEIGHT;
     }
     add[BASE_TAG_IO] = rt_add(p->aio_bytes, p->smallest.io_bytes);
+    if (p->on_device) add[BASE_TAG_IO] = rt_add(add[BASE_TAG_IO], mem_device_staging_bytes());
     add[BASE_TAG_RUNTIME] = runtime_bytes(p, c);
     add[BASE_TAG_PROCESS] = rt_add(p->process_bytes, p->aio_process_bytes);
-    *out = (rt_need){0};
+    *out = (rt_need){.device_bytes = p->on_device ? rt_add(kv, rt_add(arena, workspace)) : 0};
     for (int t = 0; t < BASE_TAG_COUNT; t++) {
         out->tag_bytes[t] = rt_add(p->before.tag_bytes[t], add[t]);
         out->total_bytes = rt_add(out->total_bytes, out->tag_bytes[t]);
@@ -231,7 +235,9 @@ static weir_status choose_ctx(rt_planner *p, rt_choice *choice, rt_need *need, u
         /* A default context must not take the room that the weights need to stay. */
         bool roomy = rt_planner_budget(need, p->whole.whole_bytes) <= o->mem_bytes ||
                      need->tag_bytes[BASE_TAG_KV] <= o->mem_bytes / CTX_SHARE;
-        if (*smallest <= o->mem_bytes && roomy) break;
+        bool device = rt_device_fits(p, need, true) ||
+                      (rt_device_fits(p, need, false) && need->device_bytes <= p->device_room / CTX_SHARE);
+        if (*smallest <= o->mem_bytes && roomy && device) break;
     }
     return WEIR_OK;
 }
@@ -243,6 +249,9 @@ static weir_status choose_rows(rt_planner *p, uint64_t smallest, rt_choice *choi
     const rt_options *o = p->options;
     if (o->prefill_chunk != 0) return WEIR_OK;
     uint64_t share = (o->mem_bytes - smallest) / ROWS_SHARE;
+    uint64_t least = rt_add(need->device_bytes, p->device_smallest.smallest_bytes);
+    uint64_t device_share = p->device_room > least ? (p->device_room - least) / ROWS_SHARE : 0;
+    uint64_t device_most = rt_add(need->device_bytes, device_share);
     for (int whole = 1; whole >= 0; whole--) {
         for (size_t i = 0; i < COUNT(row_steps); i++) {
             if (whole && row_steps[i] < WHOLE_ROWS) break;
@@ -254,6 +263,7 @@ static weir_status choose_rows(rt_planner *p, uint64_t smallest, rt_choice *choi
             uint64_t weights = whole ? p->whole.whole_bytes : p->smallest.smallest_bytes;
             uint64_t budget = rt_planner_budget(&n, weights);
             if (budget > (whole ? o->mem_bytes : smallest + share)) continue;
+            if (whole ? !rt_device_fits(p, &n, true) : n.device_bytes > device_most) continue;
             *choice = c;
             *need = n;
             return WEIR_OK;
@@ -267,7 +277,7 @@ static weir_status choose_outputs(rt_planner *p, uint64_t smallest, rt_choice *c
                                   weir_error *err)
 {
     uint64_t budget = p->options->mem_bytes;
-    bool whole = rt_planner_budget(need, p->whole.whole_bytes) <= budget;
+    bool whole = rt_planner_budget(need, p->whole.whole_bytes) <= budget && rt_device_fits(p, need, true);
     uint64_t share = whole ? OUTPUTS_WHOLE_BYTES : (budget - smallest) / OUTPUTS_SHARE;
     for (size_t i = 0; i < COUNT(output_steps); i++) {
         if (output_steps[i] <= choice->max_outputs || output_steps[i] > choice->max_rows) continue;
@@ -279,6 +289,7 @@ static weir_status choose_outputs(rt_planner *p, uint64_t smallest, rt_choice *c
         if (n.total_bytes > need->total_bytes + share) continue;
         if (rt_planner_budget(&n, whole ? p->whole.whole_bytes : p->smallest.smallest_bytes) > budget)
             continue;
+        if (p->on_device && !rt_device_fits(p, &n, whole)) continue;
         *choice = c;
         *need = n;
         break;
@@ -327,7 +338,7 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
         v->arena_saved_bytes =
             shape->info.unaliased_bytes - base_min(shape->info.arena_bytes, shape->info.unaliased_bytes);
     }
-    out->map = mem->ring_bytes == 0 &&
+    out->map = mem->ring_bytes == 0 && !p->on_device &&
                (o->weights == WEIR_WEIGHTS_MAP ||
                 (o->weights == WEIR_WEIGHTS_AUTO && mapping_pays(p, mem->fixed_bytes + mem->resident_bytes)));
     memcpy(out->tag_bytes, need->tag_bytes, sizeof out->tag_bytes);
@@ -388,13 +399,14 @@ static weir_status planner_init(rt_planner *p, weir_error *err)
         *err = none;
         return status;
     }
+    if (p->device->table->memory != NULL) return rt_device_measure(p, err);
     return mem_plan_make(p->model->component, UINT64_MAX, &p->whole, err);
 }
 
 static weir_status plan_once(weir_model *m, const rt_options *o, dev_device *device,
                              const base_ledger_view *before, rt_plan *out, weir_error *err)
 {
-    *out = (rt_plan){.view.struct_size = sizeof out->view};
+    *out = (rt_plan){.view = {.struct_size = sizeof out->view, .device = "cpu"}};
     rt_planner *p = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *p, err);
     if (p == NULL) return err->code;
     p->model = m;
@@ -418,7 +430,9 @@ static weir_status plan_once(weir_model *m, const rt_options *o, dev_device *dev
     }
     status = choose_rows(p, smallest, &choice, &need, err);
     if (status == WEIR_OK) status = choose_outputs(p, smallest, &choice, &need, err);
-    if (status == WEIR_OK)
+    if (status == WEIR_OK && p->on_device)
+        rt_device_plan(p, &need, out);
+    else if (status == WEIR_OK)
         status = mem_plan_make(m->component, rt_weights_room(&need, o->mem_bytes), &out->memory, err);
     if (status == WEIR_OK) fill_view(p, &choice, &need, out);
 done:
@@ -438,19 +452,6 @@ weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
     status = plan_once(m, &fewer, device, before, out, err);
     out->view.wanted_sessions = o->n_sessions;
     return status;
-}
-
-weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, dev_device **out,
-                             weir_error *err)
-{
-    base_ledger_view without, with;
-    base_ledger_read(m->env, &without);
-    weir_status status = dev_cpu_create_on(m->env, base_settings_get(m->context->settings, "cpu"),
-                                           o->n_threads, &o->cpus, out, err);
-    if (status != WEIR_OK) return status;
-    base_ledger_read(m->env, &with);
-    for (int t = 0; t < BASE_TAG_COUNT; t++) before->tag_bytes[t] += with.tag_bytes[t] - without.tag_bytes[t];
-    return WEIR_OK;
 }
 
 static weir_status plan_model(weir_model *m, const rt_options *options, weir_plan *out, weir_error *err)

@@ -53,6 +53,9 @@ weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double
     mem_speed speed = {.storage_bytes_per_s = 1e9};
     weir_status status = rt_model_runs(m, err);
     if (status == WEIR_OK) status = rt_options_resolve(m, o, &options, err);
+    if (status == WEIR_OK && options.device.kind != RT_DEVICE_CPU)
+        status =
+            base_fail(err, WEIR_ERR_UNSUPPORTED, "speed is predicted for the CPU only, not for a device");
     if (status != WEIR_OK) return status;
     base_ledger_view before;
     rt_ledger_read(m->context, &before);

@@ -36,7 +36,7 @@ weir_status rt_process_bytes(weir_context *c, uint64_t *bytes, weir_error *err)
     uint64_t private_bytes = now.anon_bytes;
     uint64_t shared_bytes = now.rss_bytes > now.anon_bytes ? now.rss_bytes - now.anon_bytes : 0;
     uint64_t mapped = ledger.tag_bytes[BASE_TAG_WEIGHTS_MAPPED];
-    shared_bytes -= base_min(shared_bytes, mapped);
+    shared_bytes -= base_min(shared_bytes, rt_add(mapped, now.shmem_bytes));
     ours -= mapped;
     /* Allocated and not yet touched memory may make ours the larger one. */
     uint64_t measured = shared_bytes + (private_bytes > ours ? private_bytes - ours : 0);

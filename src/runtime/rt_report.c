@@ -53,6 +53,11 @@ weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir
     base_process_memory now;
     weir_status status = base_process_memory_read(&now, err);
     if (status != WEIR_OK) return status;
+    /* What a simulated device holds is not this process's, were it not simulated. */
+    now.rss_bytes -= base_min(now.rss_bytes, now.shmem_bytes);
+    now.pss_bytes -= base_min(now.pss_bytes, now.shmem_bytes);
+    now.peak_rss_bytes =
+        base_max(now.rss_bytes, now.peak_rss_bytes - base_min(now.peak_rss_bytes, now.shmem_bytes));
     base_ledger_view v;
     base_ledger_read(m->env, &v);
     weir_memory_report r = {
@@ -65,11 +70,14 @@ weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir
         .ledger_peak_bytes = v.peak_bytes,
         .reason = "",
         .reader = "none",
+        .device = "cpu",
+        .vram_mode = "auto",
     };
     if (m->run != NULL) {
         mem_stats s;
         mem_component_stats(m->component, &s);
         fill_component(&r, m->run, &s);
+        if (m->run->source != NULL) rt_device_report(m, &r);
     }
     fill_accounts(&r, m->run != NULL ? &m->run->plan : NULL, &v);
     *out = r;

@@ -36,8 +36,8 @@ weir_status weir_session_create(weir_model *m, weir_session **out, weir_error *e
     s->model = m;
     s->tokens = base_alloc_array(m->env, BASE_TAG_RUNTIME, plan->ctx_tokens, sizeof *s->tokens, err);
     if (s->tokens == NULL) goto fail;
-    if (lm_kv_create(m->env, m->lm, run->device, run->plan.kv_dtype, plan->ctx_tokens, run->plan.max_rows,
-                     &s->kv, err) != WEIR_OK)
+    if (lm_kv_create_on(m->env, m->lm, run->device, run->source, run->plan.kv_dtype, plan->ctx_tokens,
+                        run->plan.max_rows, &s->kv, err) != WEIR_OK)
         goto fail;
     s->next = run->sessions;
     run->sessions = s;
