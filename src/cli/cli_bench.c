@@ -3,6 +3,7 @@
  * the whole), and to what was predicted from the same figures. */
 #include "cli_bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -111,6 +112,10 @@ static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error
     row->storage_bps = streams ? cli_bench_median(x.storage, x.n_storage) : 0;
     row->streamed_per_token = (double)x.streamed / b->n_decode;
     status = weir_model_predict(b->model, &o, row->storage_bps, &row->predicted, err);
+    if (status == WEIR_ERR_UNSUPPORTED) { /* nothing is predicted for devices */
+        row->predicted.tokens_per_s = row->limit_tps = NAN;
+        return WEIR_OK;
+    }
     if (status != WEIR_OK) return status;
     double seconds = (double)row->plan.weight_bytes_per_pass / row->predicted.compute_bytes_per_s;
     double streaming = streams ? row->streamed_per_token / row->storage_bps : 0;

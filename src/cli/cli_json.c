@@ -5,6 +5,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The second tier; null where RAM is the only one. */
+static json_t *device_json(const weir_memory_report *r)
+{
+    if (r->device_total_bytes == 0) return json_null();
+    json_t *j = json_object();
+    json_object_set_new(j, "name", cli_json_text(r->device, strlen(r->device)));
+    const cli_number numbers[] = {{"total_bytes", r->device_total_bytes},
+                                  {"taken_bytes", r->device_taken_bytes},
+                                  {"room_bytes", r->device_room_bytes},
+                                  {"planned_bytes", r->device_planned_bytes},
+                                  {"limit_bytes", r->device_limit_bytes},
+                                  {"reserve_bytes", r->device_reserve_bytes},
+                                  {"fixed_bytes", r->device_fixed_bytes},
+                                  {"resident_bytes", r->device_resident_bytes},
+                                  {"slot_bytes", r->device_slot_bytes},
+                                  {"kept_bytes", r->device_kept_bytes},
+                                  {"host_copy_bytes", r->host_copy_bytes},
+                                  {"pinned_bytes", r->pinned_bytes},
+                                  {"streamed_bytes", r->device_streamed_bytes},
+                                  {"copies", r->device_copies},
+                                  {"hits", r->device_hits},
+                                  {"units", r->device_units},
+                                  {"resident_units", r->device_resident_units},
+                                  {"slots", r->device_slots}};
+    cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
+    return j;
+}
+
 json_t *cli_json_memory(const cli_common *c, const weir_model *m)
 {
     weir_memory_report r = {.struct_size = sizeof r};
@@ -39,7 +67,7 @@ json_t *cli_json_memory(const cli_common *c, const weir_model *m)
                                   {"ledger_bytes", r.ledger_bytes},
                                   {"ledger_peak_bytes", r.ledger_peak_bytes}};
     cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
-    json_object_set_new(j, "mode", json_string("auto"));
+    json_object_set_new(j, "mode", json_string(r.vram_mode));
     json_object_set_new(j, "reason", json_string(r.reason));
     json_object_set_new(j, "budget_is_default", json_boolean(c->load.mem_bytes == 0));
     json_object_set_new(j, "wait_seconds", cli_json_real(r.wait_seconds));
@@ -47,6 +75,7 @@ json_t *cli_json_memory(const cli_common *c, const weir_model *m)
     json_object_set_new(j, "arena_saved_mib", cli_json_real((double)r.arena_saved_bytes / 1048576.0));
     json_object_set_new(j, "reader", json_string(r.reader));
     json_object_set_new(j, "accounts", accounts);
+    json_object_set_new(j, "device", device_json(&r));
     return j;
 }
 
@@ -102,6 +131,18 @@ json_t *cli_json_plan(const weir_plan *p)
     for (uint32_t i = 0; i < p->n_accounts; i++)
         json_object_set_new(accounts, p->accounts[i].tag, cli_json_u64(p->accounts[i].planned_bytes));
     json_object_set_new(j, "accounts", accounts);
+    json_t *device = json_null();
+    if (p->device_whole_bytes != 0) {
+        const cli_number tier[] = {{"room_bytes", p->device_room_bytes},
+                                   {"planned_bytes", p->device_planned_bytes},
+                                   {"smallest_bytes", p->device_smallest_bytes},
+                                   {"whole_bytes", p->device_whole_bytes},
+                                   {"streamed_bytes_per_pass", p->device_streamed_bytes_per_pass}};
+        device = json_object();
+        json_object_set_new(device, "name", cli_json_text(p->device, strlen(p->device)));
+        cli_json_numbers(device, tier, sizeof tier / sizeof *tier);
+    }
+    json_object_set_new(j, "device", device);
     return j;
 }
 

@@ -133,6 +133,22 @@ static void print_accounts(FILE *f, const weir_memory_report *r)
             weir_size_text(r->anon_bytes, c));
 }
 
+static void print_device(FILE *f, const weir_memory_report *r)
+{
+    char a[32], b[32], c[32], d[32];
+    fprintf(f, "device   %s: %s taken of %s (room %s behind limit and reserve, planned %s), mode %s\n",
+            r->device, weir_size_text(r->device_taken_bytes, a), weir_size_text(r->device_total_bytes, b),
+            weir_size_text(r->device_room_bytes, c), weir_size_text(r->device_planned_bytes, d),
+            r->vram_mode);
+    fprintf(f, "  fixed %s, %u of %u units stay with %s, %u slots of %s in all, caches and activations %s\n",
+            weir_size_text(r->device_fixed_bytes, a), r->device_resident_units, r->device_units,
+            weir_size_text(r->device_resident_bytes, b), r->device_slots,
+            weir_size_text(r->device_slot_bytes, c), weir_size_text(r->device_kept_bytes, d));
+    fprintf(f, "  link %s in %llu copies of units; in RAM for it: %s of copies, %s pinned\n",
+            weir_size_text(r->device_streamed_bytes, a), (unsigned long long)r->device_copies,
+            weir_size_text(r->host_copy_bytes, b), weir_size_text(r->pinned_bytes, c));
+}
+
 void cli_print_memory(FILE *f, const cli_common *common, const weir_model *m)
 {
     weir_memory_report r = {.struct_size = sizeof r};
@@ -161,6 +177,7 @@ void cli_print_memory(FILE *f, const cli_common *common, const weir_model *m)
     if (r.mapped_bytes > 0)
         fprintf(f, "mapped   %s are the file's own pages, which the system can take back\n",
                 weir_size_text(r.mapped_bytes, d));
+    if (r.device_total_bytes > 0) print_device(f, &r);
     print_accounts(f, &r);
 }
 

@@ -1,0 +1,66 @@
+#!/bin/sh
+# A simulated device (R12.1, R12.2, R3.6): language models whose weights stay there, stay in part, or stream give the CPU's tokens and
+# the known logits hashes (R1.4); RAM and device budgets both hold; what does not fit, or is no device, is told.
+. "$(dirname "$0")/tap.inc"
+golden=$(dirname "$0")/../golden/verify.txt
+sim="--device sim --set compute.vram_reserve_mb=0"
+
+# same NAME KEY MODEL ARGS: weir verify gives the known hash of KEY on the device
+same() {
+    name=$1 key=$2
+    shift 2
+    expect=$(awk -v k="$key" '$1 == k { print $2 }' "$golden")
+    if [ -n "$expect" ] && "$weir" verify "$@" --expect "$expect" >"$tmp/out" 2>&1; then
+        ok "verify on the device, $name: $(tail -n 1 "$tmp/out")"
+    else
+        no "verify on the device, $name: $(tail -n 1 "$tmp/out")"
+    fi
+}
+for arch in llama qwen2 qwen3 gemma3; do
+    tiny $arch Q4_K "$tmp/m.gguf" --ffn 768
+    for mode in high low none; do same "$arch-Q4_K $mode" $arch-Q4_K "$tmp/m.gguf" $sim --set compute.vram_mode=$mode; done
+done
+for type in F32 F16 BF16 Q8_0 Q4_1 Q6_K IQ4_NL; do
+    tiny llama $type "$tmp/m.gguf"
+    same "llama-$type none" llama-$type "$tmp/m.gguf" $sim --set compute.vram_mode=none
+done
+tiny gemma3 Q8_0 "$tmp/m.gguf" --window 16 --softcap 30 --head-dim 32 --layers 7
+same "gemma3-window low" gemma3-window "$tmp/m.gguf" --prompt-tokens 70 --ctx 160 $sim --set compute.vram_mode=low
+
+# run MODE ARGS: the answer's tokens and the report
+if [ -f "$smol" ]; then
+    "$weir" run -m "$smol" -p "The capital of France is" -n 12 --ctx 512 --json >"$tmp/cpu" 2>"$tmp/err"
+    want=$(tokens "$tmp/cpu")
+    [ -n "$want" ] && ok "the CPU answers with the tokens $want" || no "the CPU answers: $(cat "$tmp/err")"
+    run() {
+        name=$1
+        shift
+        "$weir" run -m "$smol" -p "The capital of France is" -n 12 --ctx 512 --json --device sim "$@" >"$tmp/sim" 2>"$tmp/err"
+        if [ -n "$want" ] && [ "$(tokens "$tmp/sim")" = "$want" ]; then ok "run on the device, $name: the same tokens"; else no "run on the device, $name: $(tokens "$tmp/sim") $(head -n 1 "$tmp/err")"; fi
+    }
+    run resident --set compute.vram_reserve_mb=0 --set compute.simulate_vram_mb=200
+    [ "$(field resident_units "$tmp/sim")" = "$(field units "$tmp/sim")" ] && ok "all units stay" || no "all units stay: $(field resident_units "$tmp/sim") of $(field units "$tmp/sim")"
+    run half --set compute.vram_reserve_mb=0 --set compute.simulate_vram_mb=100
+    r=$(field resident_units "$tmp/sim") taken=$(field taken_bytes "$tmp/sim")
+    if [ "${r:-0}" -gt 0 ] && [ "$r" -lt "$(field units "$tmp/sim")" ] && [ "$taken" -le 100000000 ]; then ok "$r units stay, $taken bytes are taken of 100 MB"; else no "half: $r units stay, $taken bytes taken"; fi
+    run "limited" --set compute.vram_reserve_mb=0 --set compute.simulate_vram_mb=400 --set compute.vram_limit_mb=90
+    [ "$(field taken_bytes "$tmp/sim")" -le 90000000 ] && ok "compute.vram_limit_mb holds: $(field taken_bytes "$tmp/sim") bytes" || no "compute.vram_limit_mb: $(field taken_bytes "$tmp/sim") bytes are taken"
+    run "smallest, from storage, with little RAM" --set compute.vram_mode=low --mem 48MB
+    peak=$(field peak_bytes "$tmp/sim")
+    [ "${peak:-0}" -gt 0 ] && [ "$peak" -le 48000000 ] && ok "the RAM budget holds too: $peak bytes" || no "the RAM budget: peak $peak bytes of 48 MB"
+    run none --set compute.vram_mode=none
+    "$weir" run -m "$smol" -p "x" -n 2 --device sim --set compute.vram_mode=high --set compute.simulate_vram_mb=20 >"$tmp/out" 2>"$tmp/err"
+    [ $? = 1 ] && grep -q "simulated device" "$tmp/err" && ok "a device that is too small is told" || no "a device that is too small: $(head -n 1 "$tmp/err")"
+else
+    skip "run on the device" "no model; tools/get_models.sh fetches it"
+fi
+tiny llama Q8_0 "$tmp/m.gguf"
+for bad in gpu sim:1 opencl: opencl:x; do
+    "$weir" run -m "$tmp/m.gguf" -p x --device $bad >"$tmp/out" 2>"$tmp/err"
+    [ $? = 2 ] && grep -q "cpu, sim, or opencl:N" "$tmp/err" && ok "--device $bad is refused" || no "--device $bad: $(cat "$tmp/err")"
+done
+for set in compute.simulate_vram_mb=x compute.simulate_vram_mb=0 compute.vram_mode=some compute.vram_limit_mb=-1; do
+    "$weir" run -m "$tmp/m.gguf" -p x --device sim --set $set >"$tmp/out" 2>"$tmp/err"
+    [ $? = 2 ] && grep -q "${set%%=*}" "$tmp/err" && ok "--set $set is refused" || no "--set $set: $(cat "$tmp/err")"
+done
+echo "1..$n"
