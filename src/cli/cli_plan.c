@@ -217,6 +217,15 @@ static void print_plan(const plan_report *r, bool explain)
     else
         printf("shared   only code and libraries (part of process); with --weights map also weights that all "
                "stay\n");
+    if (p->device_whole_bytes != 0) {
+        char c[32], d[32], e[32];
+        printf("device   %s: room %s behind limit and reserve, planned %s; at least %s, whole from %s; %s a "
+               "pass "
+               "over the link\n",
+               p->device, weir_size_text(p->device_room_bytes, a), weir_size_text(p->device_planned_bytes, b),
+               weir_size_text(p->device_smallest_bytes, c), weir_size_text(p->device_whole_bytes, d),
+               weir_size_text(p->device_streamed_bytes_per_pass, e));
+    }
     print_speed(r);
 }
 
