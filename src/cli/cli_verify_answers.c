@@ -196,7 +196,9 @@ static weir_status place_alone(answers *v, weir_error *err)
     if (status != WEIR_OK) return status;
     uint64_t between = plan.whole_bytes > plan.smallest_bytes ? plan.whole_bytes - plan.smallest_bytes : 0;
     uint64_t least = plan.smallest_bytes + plan.smallest_bytes / 32 + (2 << 20);
-    for (int i = 0; i < N_BUDGETS; i++) v->budgets[i] = least + between / 4 * quarters[i];
+    /* On a device the budget stays as it was loaded with. */
+    bool on_device = plan.device_whole_bytes != 0;
+    for (int i = 0; i < N_BUDGETS; i++) v->budgets[i] = on_device ? 0 : least + between / 4 * quarters[i];
     o.mem_bytes = v->mem_bytes = v->budgets[0];
     status = weir_model_load(v->model, &o, err);
     for (uint32_t s = 0; s < N_SESSIONS && status == WEIR_OK; s++)

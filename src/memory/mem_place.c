@@ -411,7 +411,7 @@ weir_status mem_place_rows(mem_component *c, const base_aio_options *aio, weir_e
     d.plan.fixed_bytes = d.plan.resident_bytes = d.plan.ring_bytes = 0;
     for (uint32_t i = 0; i < c->n_files && local.code == WEIR_OK; i++) base_file_check(c->files[i], &local);
     base_aio_options o = *aio;
-    if (o.depth == 0) o.depth = DEFAULT_DEPTH;
+    if (o.depth == 0) o.depth = MEM_DEFAULT_DEPTH;
     if (local.code == WEIR_OK) base_aio_create(c->env, &o, &c->aio, &local);
     if (local.code == WEIR_OK) allocate(c, &d, &local);
     c->plan = d.plan;
