@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Holds `weir plan` against what runs: peaks and rates over models, types, budgets, contexts and sessions.
 
-usage: tools/bench_plan.py BUILD MODELS WORK [--part I/N] [--write docs/capacity.md]
+usage: tools/bench_plan.py BUILD MODELS WORK [--part I/N] [--keep|--predict] [--write docs/capacity.md]
 
 Each combination is one step of `weir measure` in a fresh process. --part does every N-th and keeps its rows in WORK, so that a long
-sweep can be done in pieces; --write puts the table of all rows in WORK into the document. A peak is right within 2 % or 2 MiB of the
-plan, a rate within 15 % or in the range that was stated. Exit 1 where a peak is not right."""
+sweep can be done in pieces; --keep leaves out those that WORK has rows of, --predict predicts them anew and measures nothing;
+--write puts the table of all rows in WORK into the document. A peak is right within 2 % or 2 MiB of the plan, a rate within 15 % or
+in the range that was stated. Exit 1 where a peak is not right."""
 
 import json, os, subprocess, sys
 
@@ -55,13 +56,13 @@ def combinations(weir, folder, work):
 
 
 def measure(weir, path, share, ctx, sessions):
-    options = ["--ctx", str(ctx)]
+    options = ["--ctx", str(ctx), "--chunk", "128"]
     plan = run([weir, "plan", path, "--sessions", str(sessions), "--no-rates", "--json"] + options)
     if "smallest_bytes" not in plan:
         return plan
     smallest, whole = plan["smallest_bytes"], plan["whole_bytes"]
     budget = int(smallest + share * (whole - smallest)) // MIB * MIB + MIB
-    report = run([weir, "measure", path, "--sessions", "%d..%d" % (sessions, sessions), "--mem", "%dB" % budget, "--prompt-tokens", "128",
+    report = run([weir, "measure", path, "--sessions", "%d..%d" % (sessions, sessions), "--mem", "%dB" % budget, "--prompt-tokens", "256",
                   "-n", "40", "--no-hash", "--interval", "20", "--json"] + options)
     if "steps" not in report:
         return report
@@ -131,6 +132,8 @@ def main():
         i = args.index("--write")
         document = args[i + 1]
         del args[i : i + 2]
+    keep, again = "--keep" in args, "--predict" in args
+    args = [a for a in args if a not in ("--keep", "--predict")]
     if "--part" in args:
         i = args.index("--part")
         part = tuple(int(x) for x in args[i + 1].split("/"))
@@ -144,12 +147,22 @@ def main():
     for i, (name, path, share, ctx, sessions) in enumerate(combinations(weir, folder, work)):
         if i % part[1] != part[0] % part[1]:
             continue
+        if again and "peak" in rows.get("%03d" % i, {}):
+            row = rows["%03d" % i]
+            plan = run([weir, "plan", path, "--mem", "%dB" % row["budget"], "--ctx", str(ctx), "--chunk", "128", "--sessions",
+                        str(sessions), "--json"])
+            row["predicted"] = plan.get("prediction")
+            continue
+        if keep and "peak" in rows.get("%03d" % i, {}):
+            continue
         row = measure(weir, path, share, ctx, sessions)
         row.update(name=name, share=share, ctx=ctx, sessions=sessions)
         rows["%03d" % i] = row
         with open(kept, "w") as f:
             json.dump(rows, f)
         print(table([row])[1].splitlines()[-1], flush=True)
+    with open(kept, "w") as f:
+        json.dump(rows, f)
     head, text, right = table([rows[k] for k in sorted(rows)])
     print(head)
     if document is not None:

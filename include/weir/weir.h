@@ -239,8 +239,8 @@ WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, 
  * remembered or measured where the setting io.probe is off. */
 WEIR_API weir_status weir_model_storage(weir_model *m, bool measure, weir_storage *out, weir_error *err);
 
-/* Tokens per second. The range: the spread of what was measured, and a tenth for what a prediction leaves
- * out. */
+/* Tokens per second. The range: the spread of what was measured, and 30 % for what a prediction leaves out.
+ */
 typedef struct weir_rate {
     double low, likely, high;
 } weir_rate;
@@ -254,7 +254,7 @@ typedef struct weir_prediction {
     double latency_seconds;  /* of a small read */
     double seconds_per_token, tokens_per_s; /* of one session, a token a pass */
     double limit_tokens_per_s;              /* the slower of the two alone */
-    weir_rate decode;                       /* tokens_per_s, with its range */
+    weir_rate decode;                       /* the same with 256 tokens of text before, with its range */
     weir_rate all_sessions;                 /* max_batch sessions in shared passes, added up */
     weir_rate prefill;                      /* prompts, prefill_rows tokens a pass */
     uint32_t prefill_rows;

@@ -145,6 +145,7 @@ typedef struct rt_loaded {
 #define RT_MAX_TIMED 12
 typedef struct rt_timed {
     uint32_t n_rows, n_threads;
+    double bare; /* without attention */
     double best, middle, worst;
 } rt_timed;
 

@@ -15,7 +15,9 @@
 /* Products of a decoder layer: q, k, v, o, gate, up, down. */
 #define PRODUCTS_PER_LAYER 7
 /* What is not played: other programs, the first passes, texts that grow. On either side of the spread. */
-#define MODEL_ERROR 0.10
+#define MODEL_ERROR 0.30
+/* Text that sessions are taken to have. */
+#define TEXT_TOKENS 256
 
 /* Products as a pass runs them: rows of activations with matrices of a usual size, one after the other. */
 typedef struct row_products {
@@ -143,56 +145,138 @@ static weir_status small_time(row_products *b, double *seconds, weir_error *err)
     return WEIR_OK;
 }
 
+/* Seconds of a layer's attention: rows of one prompt, or one row of each of several sequences. */
+static weir_status attention_time(row_products *b, const weir_model *m, const rt_options *o, bool prompt,
+                                  double *seconds, weir_error *err)
+{
+    enum { ROUNDS = 8 };
+    const lm_hparams *h = lm_model_hparams(m->lm);
+    uint32_t n = b->n_rows, capacity = (uint32_t)base_align_up(TEXT_TOKENS + n, 16);
+    size_t row = (size_t)h->n_heads * h->head_dim;
+    uint64_t k_bytes, v_bytes, q_bytes = rt_mul(n, row * sizeof(float));
+    b->device->table->kv_bytes(b->device, o->kv_dtype, capacity, h->n_kv_heads, h->head_dim, &k_bytes,
+                               &v_bytes);
+    uint64_t bytes = k_bytes + v_bytes + 2 * q_bytes;
+    uint8_t *block = base_pages_alloc(b->env, BASE_TAG_RUNTIME, bytes, false, err);
+    dev_kv *kv = base_alloc_array(b->env, BASE_TAG_RUNTIME, n, sizeof *kv, err);
+    int32_t *position = base_alloc_array(b->env, BASE_TAG_RUNTIME, n, sizeof *position, err);
+    uint32_t *sequence = base_alloc_array(b->env, BASE_TAG_RUNTIME, n, sizeof *sequence, err);
+    weir_status status = WEIR_ERR_OUT_OF_MEMORY;
+    if (block == NULL || kv == NULL || position == NULL || sequence == NULL) goto done;
+    for (uint32_t i = 0; i < n; i++) {
+        kv[i] = (dev_kv){block, block + k_bytes, o->kv_dtype, capacity};
+        position[i] = (int32_t)(prompt ? TEXT_TOKENS / 2 + i : TEXT_TOKENS);
+        sequence[i] = prompt ? 0 : i;
+    }
+    dev_op op = {.code = DEV_ATTENTION,
+                 .n_rows = n,
+                 .cols = row,
+                 .a = {block + k_bytes + v_bytes, row * sizeof(float)},
+                 .out = {block + k_bytes + v_bytes + q_bytes, row * sizeof(float)},
+                 .n_heads = h->n_heads,
+                 .n_kv_heads = h->n_kv_heads,
+                 .head_dim = h->head_dim,
+                 .f = {0.125f, 0},
+                 .position = position,
+                 .sequence = sequence,
+                 .kv = kv};
+    status = b->device->table->reserve_workspace(b->device, b->op.cols, capacity, h->head_dim, err);
+    double best = 1e9;
+    for (int i = 0; i < ROUNDS && status == WEIR_OK; i++) {
+        double start = base_now(b->env);
+        status = b->device->table->run(b->device, &op, err);
+        double took = base_now(b->env) - start;
+        if (took < best) best = took;
+    }
+    *seconds = best;
+done:
+    base_free(b->env, sequence);
+    base_free(b->env, position);
+    base_free(b->env, kv);
+    base_pages_free(b->env, BASE_TAG_RUNTIME, block, bytes);
+    return status;
+}
+
 /* Bytes of weights that a pass of so many rows works off per second when all are in memory. */
 static weir_status compute_rate(weir_model *m, dev_device *device, const rt_options *o, const rt_plan *plan,
-                                uint32_t n_rows, row_spread *rate, weir_error *err)
+                                uint32_t n_rows, rt_timed *out, weir_error *err)
 {
     for (uint32_t i = 0; i < m->n_timed; i++) {
-        const rt_timed *t = &m->timed[i];
-        if (t->n_rows != n_rows || t->n_threads != o->n_threads) continue;
-        *rate = (row_spread){t->best, t->middle, t->worst};
+        if (m->timed[i].n_rows != n_rows || m->timed[i].n_threads != o->n_threads) continue;
+        *out = m->timed[i];
         return WEIR_OK;
     }
     row_products b = {.env = m->env, .device = device, .n_rows = n_rows};
     row_spread pass = {.middle = 0};
-    double small = 0;
+    double small = 0, attention = 0;
     weir_status status = row_products_init(&b, m, o, plan, err);
     if (status == WEIR_OK) status = products_time(&b, &pass, err);
     if (status == WEIR_OK) status = small_time(&b, &small, err);
+    if (status == WEIR_OK) status = attention_time(&b, m, o, n_rows > plan->max_batch, &attention, err);
     products_finish(&b);
     if (status != WEIR_OK) return status;
-    uint32_t products = PRODUCTS_PER_LAYER * lm_model_hparams(m->lm)->n_layers + 1;
+    uint32_t n_layers = lm_model_hparams(m->lm)->n_layers, products = PRODUCTS_PER_LAYER * n_layers + 1;
     double bytes = (double)base_max(plan->view.weight_bytes_per_pass, 1);
     double scale = bytes / ((double)b.n_matrices * (double)b.matrix_bytes);
     /* Rows that were left out take as long as those that were timed. */
     double rows = (double)n_rows / b.n_rows;
     double others = plan->n_ops > products ? small * (plan->n_ops - products) : 0;
-    rate->best = bytes / (rows * (scale * pass.best + others) + 1e-9);
-    rate->middle = bytes / (rows * (scale * pass.middle + others) + 1e-9);
-    rate->worst = bytes / (rows * (scale * pass.worst + others) + 1e-9);
-    if (m->n_timed < RT_MAX_TIMED)
-        m->timed[m->n_timed++] = (rt_timed){n_rows, o->n_threads, rate->best, rate->middle, rate->worst};
+    double all = others + attention * n_layers;
+    *out = (rt_timed){.n_rows = n_rows,
+                      .n_threads = o->n_threads,
+                      .bare = bytes / (rows * (scale * pass.middle + others) + 1e-9),
+                      .best = bytes / (rows * (scale * pass.best + all) + 1e-9),
+                      .middle = bytes / (rows * (scale * pass.middle + all) + 1e-9),
+                      .worst = bytes / (rows * (scale * pass.worst + all) + 1e-9)};
+    if (m->n_timed < RT_MAX_TIMED) m->timed[m->n_timed++] = *out;
     return WEIR_OK;
 }
 
-/* Seconds of a pass whose rates are those of one row times a factor; reads are as quick as they are. */
+/* The head is computed for a prompt's last row alone: its share of a pass's weights. */
+static double head_share(const weir_model *m, const rt_plan *plan)
+{
+    const fmt_tensor *head = fmt_model_find_tensor(m->file, "output.weight");
+    if (head == NULL) head = fmt_model_find_tensor(m->file, "token_embd.weight");
+    double share =
+        head != NULL ? (double)head->bytes / (double)base_max(plan->view.weight_bytes_per_pass, 1) : 0;
+    return share < 0.95 ? share : 0.95;
+}
+
+/* A small ring keeps less in flight than the storage was measured with; two tiles of it are in use. */
+static double in_flight_share(const weir_model *m, const rt_plan *plan)
+{
+    const mem_plan *p = &plan->memory;
+    double half = (double)m->storage.half_rate_bytes,
+           measured = (double)m->storage.depth * (double)m->storage.read_bytes;
+    if (p->ring_bytes == 0 || half <= 0 || measured <= 0) return 1;
+    uint64_t used = 2 * p->tile_bytes;
+    double flight = (double)base_max(p->ring_bytes > used ? p->ring_bytes - used : 0, p->tile_bytes);
+    double share = flight / (flight + half) / (measured / (measured + half));
+    return share < 1 ? share : 1;
+}
+
+/* Seconds of a pass whose rates are those of one row times factors. What a tile costs beside its products,
+ * the reading above all, is the same for any number of rows. */
 static weir_status played(const weir_model *m, const rt_plan *plan, const mem_speed *one, double compute,
                           double storage, double *seconds, weir_error *err)
 {
     mem_speed s = *one;
     s.compute_bytes_per_s *= compute;
-    s.tile_bytes_per_s *= compute;
-    s.storage_bytes_per_s *= storage;
+    s.storage_bytes_per_s *= storage * in_flight_share(m, plan);
+    if (one->tile_bytes_per_s > 0) {
+        double beside = 1 / one->tile_bytes_per_s - 1 / one->compute_bytes_per_s;
+        s.tile_bytes_per_s = 1 / (1 / s.compute_bytes_per_s + (beside > 0 ? beside : 0));
+    }
     weir_status status = mem_plan_predict(m->component, &plan->memory, &s, seconds, err);
     if (!(*seconds > 0)) *seconds = 1e-9;
     return status;
 }
 
-/* Rows a pass: the likely rate and its range. `one` and `likely` are those of a single row. */
+/* Rows a pass: the likely rate and its range. */
 static weir_status rate_of(weir_model *m, dev_device *device, const rt_options *o, const rt_plan *plan,
                            const mem_speed *speed, uint32_t n_rows, weir_rate *out, weir_error *err)
 {
-    row_spread one, rows;
+    rt_timed one, rows;
     double best = 0, middle = 0, worst = 0;
     const base_storage *s = &m->storage;
     double slow = s->random_bytes_per_s > 0 && s->random_bytes_per_s < s->bytes_per_s
@@ -200,9 +284,14 @@ static weir_status rate_of(weir_model *m, dev_device *device, const rt_options *
                       : 1;
     weir_status status = compute_rate(m, device, o, plan, 1, &one, err);
     if (status == WEIR_OK) status = compute_rate(m, device, o, plan, n_rows, &rows, err);
-    if (status == WEIR_OK) status = played(m, plan, speed, rows.best / one.middle, 1, &best, err);
-    if (status == WEIR_OK) status = played(m, plan, speed, rows.middle / one.middle, 1, &middle, err);
-    if (status == WEIR_OK) status = played(m, plan, speed, rows.worst / one.middle, slow, &worst, err);
+    if (status != WEIR_OK) return status;
+    double head = n_rows > plan->max_batch ? head_share(m, plan) : 0;
+    double factor[] = {1 / (head + (1 - head) * one.bare / rows.best),
+                       1 / (head + (1 - head) * one.bare / rows.middle),
+                       1 / (head + (1 - head) * one.bare / rows.worst)};
+    status = played(m, plan, speed, factor[0], 1, &best, err);
+    if (status == WEIR_OK) status = played(m, plan, speed, factor[1], 1, &middle, err);
+    if (status == WEIR_OK) status = played(m, plan, speed, factor[2], slow, &worst, err);
     if (status != WEIR_OK) return status;
     *out = (weir_rate){.low = n_rows / (worst * (1 + MODEL_ERROR)),
                        .likely = n_rows / middle,
