@@ -13,7 +13,7 @@ measured on fewer tokens, and no round is begun that would pass it. The file of 
 already are not measured again, so a run that was ended can be taken up by the same command. Columns:
 
   ratio        Weir's rate over the fastest peer's               read/token   bytes that Weir reads for a token
-  predicted    what the plan said before the run                 storage   the rate of large queued reads, between the rounds
+  predicted    what the plan said before the run                 storage   the rate of queued reads of the best size, between the rounds
   limit        the slower of reading that at that rate, and of decoding with all weights in memory, measured in every round
   share        Weir's rate in that limit                         busy      share of the wall clock in which the streamed bytes come at that rate
   load         the machine's load average: above the count of CPUs other work is running, and the figures are of little use"""

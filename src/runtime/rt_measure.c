@@ -2,8 +2,11 @@
  * delivers to a number of threads. Measured in the same run, never assumed. */
 #include "rt_internal.h"
 
+/* Where nothing is known of the storage; else as it was measured to be quickest. */
 #define DEPTH            4
 #define READ_BYTES       (UINT64_C(4) << 20)
+#define DEPTH_MAX        32
+#define BLOCK_MAX_BYTES  (UINT64_C(32) << 20)
 #define READ_MIN_BYTES   (UINT64_C(64) << 10)
 #define MEMORY_BYTES     (UINT64_C(256) << 20)
 #define MEMORY_MIN_BYTES (UINT64_C(32) << 20)
@@ -15,12 +18,13 @@ typedef struct storage_walk {
     weir_model *model;
     base_aio *aio;
     uint8_t *block;
+    uint32_t depth;
     uint64_t read_bytes; /* of one read */
     uint64_t left;       /* bytes still to be asked for */
     uint32_t file;
     uint64_t offset;
     uint64_t done;
-    base_aio_read reads[DEPTH];
+    base_aio_read reads[DEPTH_MAX];
 } storage_walk;
 
 /* Queues the next read into slot i; *queued is false behind the end. */
@@ -54,7 +58,7 @@ static weir_status walk(storage_walk *w, weir_error *err)
 {
     bool queued = true;
     weir_status status = WEIR_OK;
-    for (uint32_t i = 0; i < DEPTH && queued && status == WEIR_OK; i++)
+    for (uint32_t i = 0; i < w->depth && queued && status == WEIR_OK; i++)
         status = queue_next(w, i, &queued, err);
     while (status == WEIR_OK && base_aio_in_flight(w->aio) != 0) {
         base_aio_read *r;
@@ -66,13 +70,24 @@ static weir_status walk(storage_walk *w, weir_error *err)
     return status;
 }
 
-/* The largest block for DEPTH reads that the budget has room for. */
+/* How the reader has been measured to want it. */
+static void choose_reads(storage_walk *w)
+{
+    const base_storage *s = &w->model->storage;
+    w->depth = DEPTH;
+    w->read_bytes = READ_BYTES;
+    if (s->bytes_per_s <= 0 || s->depth == 0 || s->read_bytes < READ_MIN_BYTES) return;
+    w->depth = base_min(s->depth, DEPTH_MAX);
+    w->read_bytes = base_min(base_align_down(s->read_bytes, 4096), BLOCK_MAX_BYTES / w->depth);
+}
+
+/* The largest block for its reads that the budget has room for. */
 static weir_status allocate_block(storage_walk *w, weir_error *err)
 {
-    for (w->read_bytes = READ_BYTES;; w->read_bytes /= 2) {
-        w->block = base_pages_alloc(w->model->env, BASE_TAG_IO, DEPTH * w->read_bytes, true, err);
+    for (choose_reads(w);; w->read_bytes = base_align_up(w->read_bytes / 2, 4096)) {
+        w->block = base_pages_alloc(w->model->env, BASE_TAG_IO, w->depth * w->read_bytes, true, err);
         if (w->block != NULL) return WEIR_OK;
-        if (w->read_bytes == READ_MIN_BYTES) return err->code;
+        if (w->read_bytes <= READ_MIN_BYTES) return err->code;
     }
 }
 
@@ -87,8 +102,8 @@ weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, double *byte
     storage_walk w = {.model = m, .left = max_bytes};
     if (rt_model_is_here(m, &failure) != WEIR_OK) goto done;
     if (rt_options_resolve(m, &defaults, &options, &failure) != WEIR_OK) goto done;
-    options.aio.depth = DEPTH;
     if (allocate_block(&w, &failure) != WEIR_OK) goto done;
+    options.aio.depth = w.depth;
     failure.code = WEIR_OK;
     if (base_aio_create(m->env, &options.aio, &w.aio, &failure) != WEIR_OK) goto done;
     for (uint32_t i = 0; i < fmt_model_n_files(m->file); i++) {
@@ -106,7 +121,7 @@ weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, double *byte
 done:
     /* The queue first: reads under way write into the block. */
     base_aio_destroy(w.aio);
-    base_pages_free(m->env, BASE_TAG_IO, w.block, DEPTH * w.read_bytes);
+    base_pages_free(m->env, BASE_TAG_IO, w.block, w.depth * w.read_bytes);
     if (failure.code != WEIR_OK && err != NULL) *err = failure;
     return failure.code;
 }
