@@ -54,6 +54,22 @@ if [ -f "$smol" ]; then
 else
     skip "run on the device" "no model; tools/get_models.sh fetches it"
 fi
+# On OpenCL, where there is a device: the same bits again.
+if "$weir" doctor 2>/dev/null | grep -q "opencl:0:"; then
+    for arch in llama qwen2 qwen3 gemma3; do
+        tiny $arch Q4_K "$tmp/m.gguf" --ffn 768
+        same "$arch-Q4_K none, OpenCL" $arch-Q4_K "$tmp/m.gguf" --device opencl:0 --set compute.vram_mode=none
+    done
+    if [ -f "$smol" ]; then
+        run "OpenCL, 200 MB" --device opencl:0 --set compute.vram_limit_mb=200 --set compute.vram_reserve_mb=0
+        run "OpenCL, 90 MB" --device opencl:0 --set compute.vram_limit_mb=90 --set compute.vram_reserve_mb=0
+        [ "$(field taken_bytes "$tmp/sim")" -le 90000000 ] && ok "OpenCL: compute.vram_limit_mb holds" || no "OpenCL: $(field taken_bytes "$tmp/sim") bytes are taken of 90 MB"
+    fi
+    "$weir" run -m "$tmp/m.gguf" -p x --device opencl:99 >"$tmp/out" 2>"$tmp/err"
+    [ $? = 1 ] || [ $? = 2 ] && [ -s "$tmp/err" ] && ok "a device that is not there is told: $(head -n 1 "$tmp/err")" || no "opencl:99"
+else
+    skip "OpenCL" "no device"
+fi
 tiny llama Q8_0 "$tmp/m.gguf"
 for bad in gpu sim:1 opencl: opencl:x; do
     "$weir" run -m "$tmp/m.gguf" -p x --device $bad >"$tmp/out" 2>"$tmp/err"
