@@ -1,0 +1,91 @@
+#!/bin/sh
+# The first OpenCL device (PoCL in tests): language models of every architecture and weight type give the known logits hashes of the
+# CPU (X1, R1.4) and, for a real model, its tokens, wherever their weights are; a limit of device memory holds; kernels are kept.
+. "$(dirname "$0")/tap.inc"
+golden=$(dirname "$0")/../golden/verify.txt
+cl="--device opencl:0 --set compute.vram_reserve_mb=0"
+
+if ! "$weir" doctor 2>/dev/null | grep -q "^devices  *opencl:0:"; then
+    skip "models on OpenCL" "$("$weir" doctor 2>/dev/null | sed -n 's/^devices *cpu; //p')"
+    echo "1..$n"
+    exit 0
+fi
+# The kernels are built once for the whole script.
+export WEIR_CACHE_FOLDER="$tmp/cache"
+
+# same NAME KEY MODEL ARGS: weir verify gives the known hash of KEY on the device
+same() {
+    name=$1 key=$2
+    shift 2
+    expect=$(awk -v k="$key" '$1 == k { print $2 }' "$golden")
+    if [ -n "$expect" ] && "$weir" verify "$@" --expect "$expect" >"$tmp/out" 2>&1; then
+        ok "verify on OpenCL, $name: $(tail -n 1 "$tmp/out")"
+    else
+        no "verify on OpenCL, $name: $(tail -n 1 "$tmp/out")"
+    fi
+}
+# alike NAME MODEL ARGS: the same tokens and logits as on the CPU, by one run each
+alike() {
+    name=$1 model=$2
+    shift 2
+    "$weir" run -m "$model" -p "One, two, three, and so on" -n 8 --ctx 128 --json >"$tmp/cpu" 2>"$tmp/err"
+    "$weir" run -m "$model" -p "One, two, three, and so on" -n 8 --ctx 128 --json $cl "$@" >"$tmp/cl" 2>"$tmp/err"
+    want=$(field logits_hash "$tmp/cpu") got=$(field logits_hash "$tmp/cl")
+    if [ -n "$want" ] && [ "$want" = "$got" ] && [ "$(tokens "$tmp/cpu")" = "$(tokens "$tmp/cl")" ]; then
+        ok "run on OpenCL, $name: logits $got as on the CPU"
+    else
+        no "run on OpenCL, $name: logits $got, on the CPU $want; $(head -n 1 "$tmp/err")"
+    fi
+}
+set -- high none low auto
+for arch in llama qwen2 qwen3 gemma3; do
+    tiny $arch Q4_K "$tmp/m.gguf" --ffn 768
+    same "$arch-Q4_K $1" $arch-Q4_K "$tmp/m.gguf" $cl --set compute.vram_mode=$1
+    shift
+done
+for type in F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4; do
+    tiny llama $type "$tmp/m.gguf"
+    alike "llama-$type" "$tmp/m.gguf" --set compute.vram_mode=low
+done
+tiny gemma3 Q8_0 "$tmp/m.gguf" --window 16 --softcap 30 --head-dim 32 --layers 7
+same "gemma3-window" gemma3-window "$tmp/m.gguf" --prompt-tokens 70 --ctx 160 $cl
+tiny qwen3 Q8_0 "$tmp/m.gguf" --rope-scaling yarn
+alike "qwen3, yarn" "$tmp/m.gguf"
+ls "$tmp"/cache/opencl-*.bin >/dev/null 2>&1 && ok "kernels are kept under their hash" || no "kernels are kept: $(ls "$tmp/cache")"
+
+if [ -f "$smol" ]; then
+    prompt="The capital of France is"
+    "$weir" run -m "$smol" -p "$prompt" -n 12 --ctx 512 --json >"$tmp/cpu" 2>"$tmp/err"
+    want=$(tokens "$tmp/cpu")
+    [ -n "$want" ] && ok "the CPU answers with the tokens $want" || no "the CPU answers: $(cat "$tmp/err")"
+    run() {
+        name=$1
+        shift
+        "$weir" run -m "$smol" -p "$prompt" -n 12 --ctx 512 --json $cl "$@" >"$tmp/cl" 2>"$tmp/err"
+        if [ -n "$want" ] && [ "$(tokens "$tmp/cl")" = "$want" ]; then ok "run on OpenCL, $name: the same tokens"; else no "run on OpenCL, $name: $(tokens "$tmp/cl") $(head -n 1 "$tmp/err")"; fi
+    }
+    run resident --set compute.vram_limit_mb=200
+    run "within 90 MB of device memory" --set compute.vram_limit_mb=90
+    [ "$(field taken_bytes "$tmp/cl")" -le 90000000 ] && ok "compute.vram_limit_mb holds: $(field taken_bytes "$tmp/cl") bytes" || no "compute.vram_limit_mb: $(field taken_bytes "$tmp/cl") bytes are taken"
+    r=$(field resident_units "$tmp/cl")
+    [ "${r:-0}" -gt 0 ] && [ "$r" -lt "$(field units "$tmp/cl")" ] && ok "$r of $(field units "$tmp/cl") units stay there" || no "units that stay within 90 MB: $r"
+    run none --set compute.vram_mode=none
+    [ "$(field logits_hash "$tmp/cl")" = "$(field logits_hash "$tmp/cpu")" ] && ok "and the CPU's logits: $(field logits_hash "$tmp/cl")" || no "logits: $(field logits_hash "$tmp/cl"), on the CPU $(field logits_hash "$tmp/cpu")"
+    run "with too small a limit" --set compute.vram_limit_mb=20
+    grep -q "needed at least" "$tmp/err" && ok "a limit that is too small is told" || no "a limit that is too small: $(head -n 1 "$tmp/err")"
+else
+    skip "run on OpenCL" "no model; tools/get_models.sh fetches it"
+fi
+
+# No device, no driver, kernels that do not build: an error that names the device, no crash.
+tiny llama Q8_0 "$tmp/m.gguf"
+"$weir" run -m "$tmp/m.gguf" -p x -n 2 --device opencl:77 >"$tmp/out" 2>"$tmp/err"
+[ $? = 1 ] && grep -q "opencl:77" "$tmp/err" && ok "a device that is not there is told: $(head -n 1 "$tmp/err")" || no "a device that is not there: $(cat "$tmp/err")"
+OCL_ICD_VENDORS=/nonexistent "$weir" run -m "$tmp/m.gguf" -p x -n 2 --device opencl:0 >"$tmp/out" 2>"$tmp/err"
+[ $? = 1 ] && grep -q "opencl:0" "$tmp/err" && ok "no driver: $(head -n 1 "$tmp/err")" || no "no driver: $(cat "$tmp/err")"
+for fault in kernel_build:0 device_alloc:0 device_alloc:3:for_good copy:0:for_good pinned_alloc:0:for_good; do
+    "$weir" run -m "$tmp/m.gguf" -p x -n 2 --ctx 64 $cl --set fault=$fault >"$tmp/out" 2>"$tmp/err"
+    rc=$?
+    if [ $rc = 0 ] || { [ $rc = 1 ] && grep -q "opencl:0" "$tmp/err"; }; then ok "fault $fault: rc $rc $(head -n 1 "$tmp/err" | cut -c1-110)"; else no "fault $fault: rc $rc $(head -n 1 "$tmp/err")"; fi
+done
+echo "1..$n"
