@@ -4,6 +4,7 @@
  *   mem_cut.c        what stays        mem_place.c   loading
  *   mem_rows.c       rows by number    mem_stream.c  the ring that streamed tiles pass through
  *   mem_predict.c    the ring played through, to predict the time of a pass
+ *   mem_device.c     weights on a device with memory of its own
  *   mem_map.c        all weights where the system keeps the files' pages
  *   mem_resize.c     another plan for what is placed
  *
