@@ -1,0 +1,68 @@
+/* Which units stay: pure decisions from sizes, marks and kind (R4.5, R4.6). */
+#include "mgr_internal.h"
+
+uint32_t mem_mgr_slots(const mem_handle *h)
+{
+    const mem_policy *p = &h->m->policy;
+    bool ahead = h->kind == MEM_ONESHOT || p->prefetch_sequence == MEM_ON; /* R5.3 */
+    uint32_t n = ahead ? p->async_offload + 1 : 1;
+    return n < h->n_units ? n : h->n_units;
+}
+
+uint64_t mem_mgr_smallest(const mem_handle *h, uint32_t n_slots)
+{
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < h->n_units; i++) largest = base_max(largest, h->units[i].bytes);
+    return h->units[h->n_units].bytes + n_slots * largest;
+}
+
+uint64_t mem_mgr_held(const mem_handle *h)
+{
+    uint64_t bytes = h->n_slots * h->slot_bytes;
+    for (uint32_t i = 0; i <= h->n_units; i++)
+        if (h->units[i].block != NULL) bytes += h->units[i].bytes;
+    return bytes;
+}
+
+bool mem_mgr_is_whole(const mem_handle *h)
+{
+    for (uint32_t i = 0; i <= h->n_units; i++)
+        if (h->units[i].bytes != 0 && !h->units[i].filled) return false;
+    return true;
+}
+
+/* What the wanted units cost with n slots for the rest; the slots' number and size too. */
+static uint64_t cost(const mem_handle *h, uint32_t n_slots, uint32_t *slots, uint64_t *slot_bytes)
+{
+    uint64_t bytes = h->units[h->n_units].bytes, largest = 0;
+    uint32_t rest = 0;
+    for (uint32_t i = 0; i < h->n_units; i++) {
+        if (h->units[i].wanted) {
+            bytes += h->units[i].bytes;
+        } else {
+            largest = base_max(largest, h->units[i].bytes);
+            rest++;
+        }
+    }
+    *slots = n_slots < rest ? n_slots : rest;
+    *slot_bytes = largest;
+    return bytes + *slots * largest;
+}
+
+void mem_mgr_decide(mem_handle *h, uint64_t budget)
+{
+    mem_vram_mode mode = h->m->policy.vram_mode;
+    budget = base_min(budget, h->cap_bytes);
+    uint32_t n = mem_mgr_slots(h);
+    h->units[h->n_units].wanted = true;
+    for (uint32_t i = 0; i < h->n_units; i++) h->units[i].wanted = budget == UINT64_MAX;
+    /* Copies ahead only where they fit; one is always tried (R3.5). */
+    while (n > 1 && cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes) > budget) n--;
+    bool keeps = mode != MEM_VRAM_LOW && mode != MEM_VRAM_NONE;
+    for (uint32_t k = 0; k < h->n_units && keeps && budget != UINT64_MAX; k++) {
+        mgr_unit *u = &h->units[h->order[k]];
+        u->wanted = true;
+        if (cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes) > budget) u->wanted = false;
+    }
+    cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes);
+}

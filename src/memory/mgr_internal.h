@@ -1,0 +1,186 @@
+/* What the files of the memory manager share among themselves.
+ *
+ *   mgr_manager.c  life, policy, what is free, yielding   mgr_handle.c  registration, units
+ *   mgr_decide.c   which units stay, pure                 mgr_load.c    onto the device and off it
+ *   mgr_stream.c   units entered and left, slots          mgr_phase.c   requests and phases
+ *   mgr_work.c     memory and work inside a phase         mgr_retry.c   exact retry, fallback, tiles
+ *
+ * The rules of the shared state are in README.md. */
+#ifndef WEIR_MGR_INTERNAL_H
+#define WEIR_MGR_INTERNAL_H
+
+#include "memory.h"
+
+#define MGR_DEFAULT_UNIT_BYTES UINT64_C(1000000) /* R4.1 */
+#define MGR_SMALL_BYTES        (UINT64_C(64) << 10)
+#define MGR_STAGE_BYTES        (UINT64_C(1) << 20)
+#define MGR_MAX_BYTES          (UINT64_C(1) << 60)
+#define MGR_MAX_SLOTS          (MEM_MAX_OFFLOAD + 1)
+#define MGR_MANAGERS           8
+#define MGR_NONE               UINT32_MAX
+
+/* The RAM tier that peers share: one lock for all that hangs off their managers. */
+typedef struct mgr_tier {
+    base_env *env;
+    base_lock *lock;
+    uint32_t n_managers;
+    uint64_t clock;   /* counts uses and placements: least recently used, order of placement */
+    uint64_t arrival; /* of requests */
+    mem_request *requests;
+} mgr_tier;
+
+typedef struct mgr_kept {
+    struct mgr_kept *next;
+    void *address;
+    uint64_t bytes;
+} mgr_kept;
+
+struct mem_manager {
+    base_env *env;
+    dev_device *device;
+    const dev_memory_table *mem; /* NULL: computes in RAM */
+    mem_policy policy;
+    char *pinned_models;
+    mgr_tier *tier;
+    uint64_t alignment;
+    mem_handle *handles;
+    uint64_t device_bytes[BASE_DEVICE_TAG_COUNT];
+    mgr_kept *kept;
+    uint8_t *stage; /* two halves of MGR_STAGE_BYTES, pinned where that was to be had; NULL until needed */
+    bool stage_pinned;
+    dev_ticket stage_ticket[2];
+    uint32_t stage_next;
+};
+
+typedef struct mgr_weight {
+    char *name;
+    mem_handle_weight source; /* name not used */
+    uint32_t unit;            /* as registered, then as sealed; the fixed part is h->n_units */
+    mem_mark mark;
+    uint64_t at; /* in the unit's block */
+} mgr_weight;
+
+typedef struct mgr_unit {
+    char *name;
+    mem_mark mark;
+    uint64_t bytes; /* of its block */
+    uint32_t n_weights;
+    void *block; /* NULL: not on the device */
+    bool filled, wanted;
+    uint64_t placed; /* order of placement */
+    uint32_t slot, entered;
+    uint32_t next; /* learned: which unit came behind it */
+} mgr_unit;
+
+typedef struct mgr_slot {
+    void *block;
+    uint32_t unit; /* whose copy it holds; MGR_NONE: nobody's */
+    dev_ticket ready, left;
+    uint64_t used;
+} mgr_slot;
+
+struct mem_handle {
+    mem_manager *m;
+    mem_handle *next;
+    char *engine, *component;
+    mem_kind kind;
+    bool sealed;
+    mgr_weight *weights;
+    uint32_t n_weights, cap_weights;
+    mgr_unit *units; /* behind the last stand the fixed part and what stays in RAM */
+    uint32_t n_units, cap_units;
+    uint32_t *order; /* of keeping (R4.5) */
+    struct mgr_path {
+        char *path;
+        mem_mark mark;
+    } * marks;
+    uint32_t n_marks, cap_marks;
+    uint64_t whole_bytes;
+    mgr_slot slots[MGR_MAX_SLOTS];
+    uint32_t n_slots, n_wanted_slots;
+    uint64_t slot_bytes, wanted_slot_bytes;
+    uint64_t cap_bytes; /* R8.1; UINT64_MAX: none */
+    mem_request *user;  /* the request whose phase uses it */
+    uint64_t used;      /* when last */
+    uint32_t last_unit;
+    uint64_t streamed_bytes;
+    double calibration;
+    char gave_up_for[MEM_NAME_BYTES];
+    uint8_t *ram; /* host managers and MEM_MARK_CPU: file ranges read into RAM */
+    uint64_t ram_bytes;
+};
+
+typedef struct mgr_block {
+    mem_manager *m;
+    void *address;
+    uint64_t bytes;
+    bool given_back;
+} mgr_block;
+
+typedef struct mgr_part { /* of a phase, on one manager */
+    mem_manager *m;
+    uint64_t estimate, working, live, peak, free_bytes, need, budget;
+    double calibration;
+} mgr_part;
+
+struct mem_phase {
+    mem_request *r;
+    char name[MEM_NAME_BYTES];
+    mem_handle *handles[MEM_PHASE_HANDLES];
+    uint32_t n_handles;
+    mgr_part parts[MGR_MANAGERS];
+    uint32_t n_parts;
+    mgr_block *blocks;
+    uint32_t n_blocks, cap_blocks;
+};
+
+struct mem_request {
+    mgr_tier *tier;
+    mem_request *next;
+    char name[MEM_NAME_BYTES];
+    mem_manager *managers[MGR_MANAGERS];
+    uint32_t n_managers;
+    atomic_bool *cancel;
+    base_rng *generators[8];
+    uint32_t n_generators;
+    uint64_t arrival;
+    bool waiting, open; /* open: phase is one that was begun */
+    mem_phase phase;
+    mem_report report;
+};
+
+/* mgr_manager.c; all under the lock */
+uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except);
+/* Frees at least `bytes` from idle handles that `r`'s phase does not list, as far as there are any. Returns
+ * what became free. */
+uint64_t mem_mgr_yield(mem_manager *m, uint64_t bytes, mem_request *r, const mem_phase *p);
+weir_status mem_mgr_alloc(mem_manager *m, base_device_tag tag, uint64_t bytes, const char *label,
+                          mem_request *r, const mem_phase *p, void **out, weir_error *err);
+void mem_mgr_free(mem_manager *m, base_device_tag tag, uint64_t bytes, void *address);
+bool mem_mgr_lists(const mem_phase *p, const mem_handle *h);
+/* Waits until nothing of the device is on its way; forgets errors. */
+void mem_mgr_quiet(mem_manager *m);
+weir_status mem_mgr_cancelled(const mem_request *r, weir_error *err);
+
+/* mgr_decide.c */
+uint64_t mem_mgr_smallest(const mem_handle *h, uint32_t n_slots);
+uint32_t mem_mgr_slots(const mem_handle *h);
+/* Sets `wanted` of all units, n_wanted_slots and wanted_slot_bytes. UINT64_MAX: whole. */
+void mem_mgr_decide(mem_handle *h, uint64_t budget);
+uint64_t mem_mgr_held(const mem_handle *h);
+bool mem_mgr_is_whole(const mem_handle *h);
+
+/* mgr_load.c */
+weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const mem_phase *p,
+                          weir_error *err);
+weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t stream, mem_request *r,
+                         dev_ticket *done, weir_error *err);
+weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err);
+void mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool copy_back);
+void mem_mgr_drop_slots(mem_handle *h);
+void mem_mgr_move_off(mem_handle *h, bool copy_back);
+
+/* mgr_work.c */
+void mem_mgr_free_blocks(mem_phase *p);
+
+#endif

@@ -1,0 +1,228 @@
+/* Onto the device and off it: blocks, copies from RAM or through staging from files, and back. */
+#include "mgr_internal.h"
+
+#include <string.h>
+
+#define COPY_STREAM DEV_STREAM_COPY
+
+static weir_status stage_open(mem_manager *m, weir_error *err)
+{
+    if (m->stage != NULL) return WEIR_OK;
+    void *p = NULL;
+    uint64_t bytes = 2 * MGR_STAGE_BYTES;
+    weir_error local = {0};
+    weir_status status = base_ledger_reserve(m->env, BASE_TAG_PINNED, bytes, &local);
+    if (status == WEIR_OK) {
+        status = m->mem->pin_alloc(m->device, bytes, &p, &local);
+        if (status != WEIR_OK) base_ledger_release(m->env, BASE_TAG_PINNED, bytes);
+    }
+    m->stage_pinned = status == WEIR_OK;
+    if (!m->stage_pinned) p = base_pages_alloc(m->env, BASE_TAG_IO, bytes, false, err); /* R5.4 */
+    if (p == NULL) return err->code;
+    m->stage = p;
+    return WEIR_OK;
+}
+
+/* A range of a file through the two halves of the staging, one read while the other is copied. */
+static weir_status upload_file(mem_handle *h, const mgr_weight *w, uint8_t *dst, uint32_t stream,
+                               mem_request *r, dev_ticket *done, weir_error *err)
+{
+    mem_manager *m = h->m;
+    weir_status status = stage_open(m, err);
+    for (uint64_t at = 0; at < w->source.bytes && status == WEIR_OK;) {
+        uint64_t n = base_min(MGR_STAGE_BYTES, w->source.bytes - at);
+        uint32_t half = m->stage_next++ % 2;
+        uint8_t *buf = m->stage + half * MGR_STAGE_BYTES;
+        if (mem_mgr_cancelled(r, err) != WEIR_OK) return WEIR_ERR_CANCELLED;
+        double begin = base_now(m->env);
+        status = m->mem->sync(m->device, m->stage_ticket[half], err);
+        if (status != WEIR_OK) return status;
+        /* What fails once is read once more (X5). */
+        if (base_file_read(w->source.file, w->source.offset + at, buf, n, err) != WEIR_OK)
+            status = base_file_read(w->source.file, w->source.offset + at, buf, n, err);
+        if (status == WEIR_OK)
+            status = m->mem->upload(m->device, stream, dst + at, buf, n, &m->stage_ticket[half], err);
+        if (status != WEIR_OK) break;
+        *done = m->stage_ticket[half];
+        at += n;
+        if (r != NULL) {
+            r->report.read_bytes += n;
+            r->report.host_wait_s += base_now(m->env) - begin;
+        }
+    }
+    if (status != WEIR_OK)
+        return base_fail_context(err, status, "%s:%s, weight %s", h->engine, h->component, w->name);
+    return WEIR_OK;
+}
+
+weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t stream, mem_request *r,
+                         dev_ticket *done, weir_error *err)
+{
+    mem_manager *m = h->m;
+    for (uint32_t i = 0; i < h->n_weights; i++) {
+        mgr_weight *w = &h->weights[i];
+        if (w->unit != unit) continue;
+        weir_status status = mem_mgr_cancelled(r, err); /* R5.6 */
+        if (status != WEIR_OK) return status;
+        if (w->source.host == NULL)
+            status = upload_file(h, w, block + w->at, stream, r, done, err);
+        else
+            status =
+                m->mem->upload(m->device, stream, block + w->at, w->source.host, w->source.bytes, done, err);
+        if (status != WEIR_OK) return status;
+    }
+    return WEIR_OK;
+}
+
+void mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool copy_back)
+{
+    mgr_unit *u = &h->units[unit];
+    mem_manager *m = h->m;
+    if (u->block == NULL) return;
+    for (uint32_t i = 0; i < h->n_weights && copy_back && u->filled; i++) {
+        mgr_weight *w = &h->weights[i];
+        dev_ticket t;
+        if (w->unit != unit || !w->source.changes || w->source.host == NULL) continue;
+        weir_error err;
+        if (m->mem->download(m->device, DEV_STREAM_COMPUTE, w->source.host, (uint8_t *)u->block + w->at,
+                             w->source.bytes, &t, &err) != WEIR_OK ||
+            m->mem->sync(m->device, t, &err) != WEIR_OK)
+            base_log(m->env, BASE_LOG_ERROR, "%s:%s, weight %s: what was computed is lost: %s", h->engine,
+                     h->component, w->name, err.message);
+    }
+    mem_mgr_free(m, unit == h->n_units ? BASE_DEVICE_FIXED : BASE_DEVICE_RESIDENT, u->bytes, u->block);
+    u->block = NULL;
+    u->filled = false;
+}
+
+void mem_mgr_drop_slots(mem_handle *h)
+{
+    for (uint32_t i = 0; i < h->n_slots; i++) {
+        if (h->slots[i].unit != MGR_NONE) h->units[h->slots[i].unit].slot = MGR_NONE;
+        mem_mgr_free(h->m, BASE_DEVICE_SLOTS, h->slot_bytes, h->slots[i].block);
+        h->slots[i] = (mgr_slot){.unit = MGR_NONE};
+    }
+    h->n_slots = 0;
+    h->slot_bytes = 0;
+}
+
+void mem_mgr_move_off(mem_handle *h, bool copy_back)
+{
+    mem_mgr_drop_slots(h);
+    for (uint32_t i = 0; i <= h->n_units; i++) mem_mgr_drop_unit(h, i, copy_back);
+    h->cap_bytes = UINT64_MAX; /* R8.1: until it is moved off */
+}
+
+static weir_status allocate(mem_handle *h, mem_request *r, const mem_phase *p, weir_error *err)
+{
+    mem_manager *m = h->m;
+    bool other_slots = h->n_slots != h->n_wanted_slots || h->slot_bytes != h->wanted_slot_bytes;
+    bool drops = other_slots && h->n_slots != 0;
+    for (uint32_t i = 0; i < h->n_units; i++) drops |= h->units[i].block != NULL && !h->units[i].wanted;
+    if (drops) mem_mgr_quiet(m);
+    if (other_slots) mem_mgr_drop_slots(h);
+    for (uint32_t i = h->n_units; i-- > 0;)
+        if (!h->units[i].wanted) mem_mgr_drop_unit(h, i, true);
+    mgr_unit *fixed = &h->units[h->n_units];
+    weir_status status = WEIR_OK;
+    if (fixed->bytes != 0 && fixed->block == NULL)
+        status = mem_mgr_alloc(m, BASE_DEVICE_FIXED, fixed->bytes, h->component, r, p, &fixed->block, err);
+    h->slot_bytes = h->wanted_slot_bytes;
+    while (status == WEIR_OK && h->n_slots < h->n_wanted_slots) {
+        mgr_slot *s = &h->slots[h->n_slots];
+        *s = (mgr_slot){.unit = MGR_NONE};
+        status = mem_mgr_alloc(m, BASE_DEVICE_SLOTS, h->slot_bytes, h->component, r, p, &s->block, err);
+        if (status == WEIR_OK) h->n_slots++;
+    }
+    for (uint32_t k = 0; k < h->n_units && status == WEIR_OK; k++) {
+        mgr_unit *u = &h->units[h->order[k]];
+        if (!u->wanted || u->block != NULL) continue;
+        status = mem_mgr_alloc(m, BASE_DEVICE_RESIDENT, u->bytes, u->name, r, p, &u->block, err);
+        if (status == WEIR_OK) u->placed = ++m->tier->clock;
+    }
+    return status;
+}
+
+static weir_status fill_all(mem_handle *h, mem_request *r, weir_error *err)
+{
+    mem_manager *m = h->m;
+    dev_ticket done = {0};
+    for (uint32_t i = 0; i <= h->n_units; i++) {
+        mgr_unit *u = &h->units[i];
+        if (u->block == NULL || u->filled) continue;
+        weir_status status = mem_mgr_fill(h, i, u->block, COPY_STREAM, r, &done, err);
+        if (status == WEIR_ERR_DEVICE) { /* nothing of a phase is on its way yet: once more */
+            mem_mgr_quiet(m);
+            status = mem_mgr_fill(h, i, u->block, COPY_STREAM, r, &done, err);
+        }
+        if (status == WEIR_OK) status = m->mem->sync(m->device, done, err);
+        if (status != WEIR_OK) return status;
+        u->filled = true;
+    }
+    return WEIR_OK;
+}
+
+weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const mem_phase *p, weir_error *err)
+{
+    mem_manager *m = h->m;
+    uint64_t smallest = mem_mgr_smallest(h, h->n_units != 0);
+    weir_status status;
+    mem_mgr_decide(h, budget);
+    for (;;) {
+        status = allocate(h, r, p, err);
+        /* An allocation that fails in truth: with less, down to the smallest working set. */
+        bool whole_only = m->policy.vram_mode == MEM_VRAM_HIGH && h->cap_bytes == UINT64_MAX;
+        if (status != WEIR_ERR_DEVICE_MEMORY || whole_only || budget <= smallest) break;
+        budget = base_min(budget == UINT64_MAX ? h->whole_bytes : budget, mem_mgr_held(h));
+        budget = base_max(smallest, budget - budget / 16);
+        mem_mgr_decide(h, budget);
+        mem_mgr_quiet(m);
+        mem_mgr_drop_slots(h);
+        for (uint32_t i = 0; i < h->n_units; i++)
+            if (!h->units[i].filled) mem_mgr_drop_unit(h, i, false);
+        if (budget == smallest) {
+            status = allocate(h, r, p, err);
+            break;
+        }
+    }
+    if (status == WEIR_OK) status = fill_all(h, r, err);
+    if (status == WEIR_OK) return WEIR_OK;
+    /* What has no bytes yet goes; what was there stays. */
+    mem_mgr_quiet(m);
+    mem_mgr_drop_slots(h);
+    for (uint32_t i = 0; i <= h->n_units; i++)
+        if (!h->units[i].filled) mem_mgr_drop_unit(h, i, false);
+    return base_fail_context(err, status, "placing %s:%s", h->engine, h->component);
+}
+
+weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err)
+{
+    mem_manager *m = h->m;
+    uint64_t bytes = 0;
+    if (h->ram != NULL) return WEIR_OK;
+    for (uint32_t i = 0; i < h->n_weights; i++) {
+        mgr_weight *w = &h->weights[i];
+        if (w->source.host == NULL && (m->mem == NULL || w->unit == h->n_units + 1))
+            bytes += base_align_up(w->source.bytes, 64);
+    }
+    if (bytes == 0) return WEIR_OK;
+    uint8_t *ram = base_pages_alloc(m->env, BASE_TAG_WEIGHTS_HOST, bytes, false, err);
+    if (ram == NULL) return err->code;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < h->n_weights; i++) {
+        mgr_weight *w = &h->weights[i];
+        if (w->source.host != NULL || (m->mem != NULL && w->unit != h->n_units + 1)) continue;
+        weir_status status = base_file_read(w->source.file, w->source.offset, ram + at, w->source.bytes, err);
+        if (status != WEIR_OK) /* once more (X5) */
+            status = base_file_read(w->source.file, w->source.offset, ram + at, w->source.bytes, err);
+        if (status != WEIR_OK) {
+            base_pages_free(m->env, BASE_TAG_WEIGHTS_HOST, ram, bytes);
+            return base_fail_context(err, status, "%s:%s, weight %s", h->engine, h->component, w->name);
+        }
+        w->at = at;
+        at += base_align_up(w->source.bytes, 64);
+    }
+    h->ram = ram;
+    h->ram_bytes = bytes;
+    return WEIR_OK;
+}

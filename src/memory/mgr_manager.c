@@ -1,0 +1,359 @@
+/* Managers: their life and policy, what is free on the device, and who yields. */
+#include "mgr_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *mem_vram_mode_text(mem_vram_mode mode)
+{
+    static const char *const texts[] = {"high", "auto", "low", "none", "shared"};
+    return (unsigned)mode < sizeof texts / sizeof *texts ? texts[mode] : "unknown";
+}
+
+void mem_policy_init(mem_policy *p)
+{
+    *p = (mem_policy){
+        .vram_mode = MEM_VRAM_AUTO,
+        .vram_reserve_bytes = UINT64_C(400000000),
+        .async_offload = 2,
+        .oom_retry = true,
+        .gpu_jobs = 1,
+        .wait_limit_s = 600,
+    };
+}
+
+static mgr_tier *tier_open(base_env *env, weir_error *err)
+{
+    mgr_tier *t = base_alloc(env, BASE_TAG_RUNTIME, sizeof *t, err);
+    if (t == NULL) return NULL;
+    t->env = env;
+    if (base_lock_create(env, &t->lock, err) == WEIR_OK) return t;
+    base_free(env, t);
+    return NULL;
+}
+
+weir_status mem_manager_create(base_env *env, dev_device *device, const mem_policy *policy, mem_manager *peer,
+                               mem_manager **out, weir_error *err)
+{
+    weir_error local;
+    if (err == NULL) err = &local;
+    if (policy->async_offload > MEM_MAX_OFFLOAD || policy->gpu_jobs == 0 || policy->gpu_jobs > 64 ||
+        !(policy->wait_limit_s >= 0) || (unsigned)policy->vram_mode > MEM_VRAM_SHARED ||
+        policy->vram_reserve_bytes > MGR_MAX_BYTES || (peer != NULL && peer->env != env))
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "memory policy: async_offload %u (0..%d), gpu_jobs %u (1..64), vram_mode %d, wait "
+                         "limit %g s, reserve %llu bytes; correct what is out of range",
+                         policy->async_offload, MEM_MAX_OFFLOAD, policy->gpu_jobs, (int)policy->vram_mode,
+                         policy->wait_limit_s, (unsigned long long)policy->vram_reserve_bytes);
+    mem_manager *m = base_alloc(env, BASE_TAG_RUNTIME, sizeof *m, err);
+    if (m == NULL) return err->code;
+    m->env = env;
+    m->device = device;
+    m->mem = device->table->memory;
+    m->policy = *policy;
+    m->alignment = 256;
+    m->pinned_models =
+        base_strdup(env, BASE_TAG_RUNTIME, policy->pinned_models != NULL ? policy->pinned_models : "", err);
+    if (m->pinned_models == NULL) goto fail;
+    m->policy.pinned_models = m->pinned_models;
+    dev_memory_info info;
+    if (m->mem != NULL) {
+        if (m->mem->info(device, &info, err) != WEIR_OK) goto fail;
+        m->alignment = base_max(info.alignment, 16);
+    }
+    m->tier = peer != NULL ? peer->tier : tier_open(env, err);
+    if (m->tier == NULL) goto fail;
+    base_lock_enter(m->tier->lock);
+    m->tier->n_managers++;
+    base_lock_leave(m->tier->lock);
+    *out = m;
+    return WEIR_OK;
+
+fail:
+    base_free(env, m->pinned_models);
+    base_free(env, m);
+    return err->code;
+}
+
+void mem_manager_destroy(mem_manager *m)
+{
+    if (m == NULL) return;
+    mgr_tier *t = m->tier;
+    while (m->kept != NULL) mem_manager_free(m, m->kept->address);
+    if (m->mem != NULL) mem_mgr_quiet(m);
+    if (m->stage != NULL && m->stage_pinned) {
+        m->mem->pin_free(m->device, m->stage, 2 * MGR_STAGE_BYTES);
+        base_ledger_release(m->env, BASE_TAG_PINNED, 2 * MGR_STAGE_BYTES);
+    } else if (m->stage != NULL) {
+        base_pages_free(m->env, BASE_TAG_IO, m->stage, 2 * MGR_STAGE_BYTES);
+    }
+    base_lock_enter(t->lock);
+    bool last = --t->n_managers == 0;
+    base_lock_leave(t->lock);
+    if (last) {
+        base_lock_destroy(t->lock);
+        base_free(t->env, t);
+    }
+    base_free(m->env, m->pinned_models);
+    base_free(m->env, m);
+}
+
+dev_device *mem_manager_device(const mem_manager *m)
+{
+    return m->device;
+}
+
+bool mem_manager_is_host(const mem_manager *m)
+{
+    return m->mem == NULL;
+}
+
+void mem_device_take(mem_manager *m)
+{
+    base_lock_enter(m->tier->lock);
+}
+
+void mem_device_give(mem_manager *m)
+{
+    base_lock_leave(m->tier->lock);
+}
+
+weir_status mem_mgr_cancelled(const mem_request *r, weir_error *err)
+{
+    if (r == NULL || r->cancel == NULL || !atomic_load(r->cancel)) return WEIR_OK;
+    return base_fail(err, WEIR_ERR_CANCELLED, "request %s was cancelled", r->name);
+}
+
+void mem_mgr_quiet(mem_manager *m)
+{
+    weir_error err;
+    if (m->mem->recover(m->device, &err) != WEIR_OK)
+        base_log(m->env, BASE_LOG_ERROR, "the device does not come to rest: %s", err.message);
+    m->stage_ticket[0] = m->stage_ticket[1] = (dev_ticket){0};
+}
+
+bool mem_mgr_lists(const mem_phase *p, const mem_handle *h)
+{
+    for (uint32_t i = 0; p != NULL && i < p->n_handles; i++)
+        if (p->handles[i] == h) return true;
+    return false;
+}
+
+/* R3.2, less what phases of other jobs were promised and have not taken yet. */
+uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except)
+{
+    dev_memory_info info;
+    if (m->mem->info(m->device, &info, NULL) != WEIR_OK) return 0;
+    uint64_t free_bytes = info.free_bytes + info.cache_bytes;
+    if (m->policy.vram_limit_bytes != 0) {
+        uint64_t taken = info.taken_bytes - base_min(info.cache_bytes, info.taken_bytes);
+        uint64_t limit = m->policy.vram_limit_bytes;
+        free_bytes = base_min(free_bytes, limit > taken ? limit - taken : 0);
+    }
+    for (mem_request *r = m->tier->requests; r != NULL; r = r->next) {
+        for (uint32_t i = 0; r != except && r->open && i < r->phase.n_parts; i++) {
+            const mgr_part *part = &r->phase.parts[i];
+            if (part->m != m || part->working <= part->live) continue;
+            free_bytes -= base_min(free_bytes, part->working - part->live);
+        }
+    }
+    return free_bytes;
+}
+
+static bool is_pinned(const mem_handle *h)
+{
+    const char *p = h->m->pinned_models;
+    size_t engine = strlen(h->engine), component = strlen(h->component);
+    while (*p != '\0') {
+        size_t n = strcspn(p, ",");
+        if (n == engine && memcmp(p, h->engine, n) == 0) return true;
+        if (n == engine + 1 + component && memcmp(p, h->engine, engine) == 0 && p[engine] == ':' &&
+            memcmp(p + engine + 1, h->component, component) == 0)
+            return true;
+        p += n + (p[n] == ',');
+    }
+    return false;
+}
+
+/* R7.1: partly loaded first, then those not pinned, then the least recently used. */
+static bool yields_before(const mem_handle *a, const mem_handle *b)
+{
+    bool a_whole = mem_mgr_is_whole(a), b_whole = mem_mgr_is_whole(b);
+    if (a_whole != b_whole) return b_whole;
+    bool a_pinned = is_pinned(a), b_pinned = is_pinned(b);
+    if (a_pinned != b_pinned) return b_pinned;
+    return a->used < b->used;
+}
+
+static mem_handle *next_to_yield(mem_manager *m, const mem_phase *p)
+{
+    mem_handle *best = NULL;
+    for (mem_handle *h = m->handles; h != NULL; h = h->next) {
+        if (h->user != NULL || mem_mgr_lists(p, h) || mem_mgr_held(h) == 0) continue;
+        if (best == NULL || yields_before(h, best)) best = h;
+    }
+    return best;
+}
+
+/* The copies, then units in reverse order of placement, at last the fixed part (R7.3). */
+static void give_up(mem_handle *h, uint64_t bytes)
+{
+    mem_vram_mode mode = h->m->policy.vram_mode;
+    uint64_t before = mem_mgr_held(h), keep = before > bytes ? before - bytes : 0;
+    if (mode == MEM_VRAM_HIGH || mode == MEM_VRAM_SHARED) keep = 0;
+    mem_mgr_drop_slots(h);
+    while (mem_mgr_held(h) > keep) {
+        uint32_t last = h->n_units;
+        for (uint32_t i = 0; i < h->n_units; i++) {
+            if (h->units[i].block == NULL) continue;
+            if (last == h->n_units || h->units[i].placed > h->units[last].placed) last = i;
+        }
+        mem_mgr_drop_unit(h, last, true);
+    }
+    if (mem_mgr_held(h) == 0) h->cap_bytes = UINT64_MAX;
+}
+
+static void note_yield(mem_handle *h, mem_request *r, const mem_phase *p, uint64_t bytes)
+{
+    const char *whom = p != NULL && p->n_handles != 0 ? p->handles[0]->component : r != NULL ? r->name : "";
+    base_log(h->m->env, BASE_LOG_INFO, "%s:%s gave up %llu bytes for %s", h->engine, h->component,
+             (unsigned long long)bytes, whom[0] != '\0' ? whom : "others");
+    snprintf(h->gave_up_for, sizeof h->gave_up_for, "%s", whom);
+    if (r == NULL) return;
+    r->report.n_yields++;
+    r->report.yielded_bytes += bytes;
+    for (uint32_t i = 0; i < r->report.n_components; i++) {
+        mem_component_report *c = &r->report.components[i];
+        if (strcmp(c->engine, h->engine) != 0 || strcmp(c->component, h->component) != 0) continue;
+        c->reason = "gave up for another";
+        memcpy(c->gave_up_for, h->gave_up_for, sizeof c->gave_up_for);
+        c->loaded_bytes = mem_mgr_held(h);
+    }
+}
+
+uint64_t mem_mgr_yield(mem_manager *m, uint64_t bytes, mem_request *r, const mem_phase *p)
+{
+    uint64_t freed = 0;
+    mem_handle *h;
+    while (freed < bytes && (h = next_to_yield(m, p)) != NULL) {
+        if (freed == 0) mem_mgr_quiet(m);
+        uint64_t before = mem_mgr_held(h);
+        give_up(h, bytes - freed);
+        uint64_t got = before - mem_mgr_held(h);
+        note_yield(h, r, p, got);
+        freed += got;
+    }
+    if (freed != 0) m->mem->trim(m->device); /* R7.4 */
+    return freed;
+}
+
+weir_status mem_mgr_alloc(mem_manager *m, base_device_tag tag, uint64_t bytes, const char *label,
+                          mem_request *r, const mem_phase *p, void **out, weir_error *err)
+{
+    weir_status status = m->mem->alloc(m->device, bytes, label, out, err);
+    /* Refused in truth: others make room, and in any case it is tried once more. */
+    for (bool again = true; status == WEIR_ERR_DEVICE_MEMORY && again;) {
+        again = mem_mgr_yield(m, bytes, r, p) != 0;
+        m->mem->trim(m->device);
+        status = m->mem->alloc(m->device, bytes, label, out, err);
+    }
+    if (status != WEIR_OK) return status;
+    m->device_bytes[tag] += bytes;
+    base_ledger_book_device(m->env, tag, bytes);
+    if (tag <= BASE_DEVICE_SLOTS && m->mem->guard != NULL) m->mem->guard(m->device, *out, bytes);
+    return WEIR_OK;
+}
+
+void mem_mgr_free(mem_manager *m, base_device_tag tag, uint64_t bytes, void *address)
+{
+    if (address == NULL) return;
+    m->mem->free(m->device, address);
+    m->device_bytes[tag] -= bytes;
+    base_ledger_unbook_device(m->env, tag, bytes);
+}
+
+weir_status mem_manager_alloc(mem_manager *m, uint64_t bytes, const char *label, void **address,
+                              weir_error *err)
+{
+    weir_error local;
+    if (err == NULL) err = &local;
+    mgr_kept *k = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *k, err);
+    if (k == NULL) return err->code;
+    weir_status status = WEIR_OK;
+    base_lock_enter(m->tier->lock);
+    if (m->mem != NULL)
+        status = mem_mgr_alloc(m, BASE_DEVICE_KEPT, bytes, label, NULL, NULL, &k->address, err);
+    else if ((k->address = base_pages_alloc(m->env, BASE_TAG_KV, bytes, false, err)) == NULL)
+        status = err->code;
+    if (status == WEIR_OK) {
+        k->bytes = bytes;
+        k->next = m->kept;
+        m->kept = k;
+        *address = k->address;
+    }
+    base_lock_leave(m->tier->lock);
+    if (status != WEIR_OK) base_free(m->env, k);
+    return status;
+}
+
+void mem_manager_free(mem_manager *m, void *address)
+{
+    if (address == NULL) return;
+    base_lock_enter(m->tier->lock);
+    mgr_kept **at = &m->kept, *k;
+    while (*at != NULL && (*at)->address != address) at = &(*at)->next;
+    k = *at;
+    if (k != NULL) {
+        *at = k->next;
+        dev_ticket t;
+        if (m->mem == NULL) {
+            base_pages_free(m->env, BASE_TAG_KV, address, k->bytes);
+        } else {
+            /* Errors stay with the stream; whoever syncs next is told. */
+            if (m->mem->mark(m->device, DEV_STREAM_COMPUTE, &t, NULL) == WEIR_OK)
+                (void)m->mem->sync(m->device, t, NULL);
+            mem_mgr_free(m, BASE_DEVICE_KEPT, k->bytes, address);
+        }
+    }
+    base_lock_leave(m->tier->lock);
+    base_free(m->env, k);
+}
+
+uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
+{
+    uint64_t freed = 0;
+    if (m->mem == NULL) return 0;
+    base_lock_enter(m->tier->lock);
+    mem_mgr_quiet(m);
+    for (mem_handle *h = m->handles; h != NULL; h = h->next) {
+        if (h->user != NULL || (is_pinned(h) && !pinned)) continue;
+        freed += mem_mgr_held(h);
+        mem_mgr_move_off(h, true);
+    }
+    if (freed != 0) m->mem->trim(m->device);
+    base_lock_leave(m->tier->lock);
+    return freed;
+}
+
+weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_error *err)
+{
+    weir_status status = WEIR_OK;
+    *out = (mem_manager_info){.policy = m->policy};
+    base_lock_enter(m->tier->lock);
+    if (m->mem != NULL) {
+        status = m->mem->info(m->device, &out->device, err);
+        out->free_bytes = mem_mgr_free_bytes(m, NULL);
+    }
+    out->fixed_bytes = m->device_bytes[BASE_DEVICE_FIXED];
+    out->resident_bytes = m->device_bytes[BASE_DEVICE_RESIDENT];
+    out->slot_bytes = m->device_bytes[BASE_DEVICE_SLOTS];
+    out->kept_bytes = m->device_bytes[BASE_DEVICE_KEPT];
+    out->working_bytes = m->device_bytes[BASE_DEVICE_WORK];
+    for (mem_handle *h = m->handles; h != NULL; h = h->next) out->n_handles++;
+    for (mem_request *r = m->tier->requests; r != NULL; r = r->next) {
+        out->n_requests += !r->waiting;
+        out->n_waiting += r->waiting;
+    }
+    base_lock_leave(m->tier->lock);
+    return status;
+}

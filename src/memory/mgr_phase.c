@@ -1,0 +1,416 @@
+/* Requests and phases: waiting for other jobs, weighing, placing, ending. */
+#include "mgr_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WAIT_SLICE_S 0.02
+
+static void name_copy(char *dst, const char *text)
+{
+    snprintf(dst, MEM_NAME_BYTES, "%s", text != NULL ? text : "");
+}
+
+/* Whether a request that came earlier, or as many as may run, hold one of r's devices. */
+static bool must_queue(const mem_request *r)
+{
+    for (uint32_t i = 0; i < r->n_managers; i++) {
+        mem_manager *m = r->managers[i];
+        uint32_t running = 0;
+        if (m->mem == NULL) continue;
+        for (const mem_request *o = r->tier->requests; o != NULL; o = o->next) {
+            bool shares = false;
+            for (uint32_t k = 0; k < o->n_managers; k++) shares |= o->managers[k] == m;
+            if (o == r || !shares) continue;
+            if (o->waiting && o->arrival < r->arrival) return true;
+            running += !o->waiting;
+        }
+        if (running >= m->policy.gpu_jobs) return true;
+    }
+    return false;
+}
+
+static void unlink_request(mem_request *r)
+{
+    mem_request **at = &r->tier->requests;
+    while (*at != r) at = &(*at)->next;
+    *at = r->next;
+    base_lock_wake(r->tier->lock);
+}
+
+static weir_status check_request(const mem_request_desc *d, weir_error *err)
+{
+    bool fine = d->n_managers >= 1 && d->n_managers <= MGR_MANAGERS && d->n_generators <= 8;
+    for (uint32_t i = 1; fine && i < d->n_managers; i++) fine = d->managers[i]->tier == d->managers[0]->tier;
+    if (fine) return WEIR_OK;
+    return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                     "request %s: %u managers (1..8, peers of each other), %u generators (0..8)", d->name,
+                     d->n_managers, d->n_generators);
+}
+
+weir_status mem_request_begin(const mem_request_desc *d, mem_request **out, weir_error *err)
+{
+    weir_error local;
+    if (err == NULL) err = &local;
+    weir_status status = check_request(d, err);
+    if (status != WEIR_OK) return status;
+    base_env *env = d->managers[0]->env;
+    mem_request *r = base_alloc(env, BASE_TAG_RUNTIME, sizeof *r, err);
+    if (r == NULL) return err->code;
+    name_copy(r->name, d->name);
+    r->tier = d->managers[0]->tier;
+    memcpy(r->managers, d->managers, d->n_managers * sizeof *d->managers);
+    r->n_managers = d->n_managers;
+    r->cancel = d->cancel;
+    for (uint32_t i = 0; i < d->n_generators; i++) r->generators[i] = d->generators[i];
+    r->n_generators = d->n_generators;
+    base_lock_enter(r->tier->lock);
+    r->arrival = ++r->tier->arrival;
+    r->waiting = true;
+    r->next = r->tier->requests;
+    r->tier->requests = r;
+    double begin = base_now(env);
+    while (status == WEIR_OK && must_queue(r)) {
+        status = mem_mgr_cancelled(r, err);
+        double waited = base_now(env) - begin;
+        if (status == WEIR_OK && waited > r->managers[0]->policy.wait_limit_s)
+            status = base_fail(err, WEIR_ERR_DEVICE,
+                               "request %s waited %.0f s for other jobs on its device; cancel one of them, "
+                               "or raise compute.gpu_jobs",
+                               r->name, waited);
+        if (status == WEIR_OK) base_lock_wait(r->tier->lock, WAIT_SLICE_S);
+    }
+    r->waiting = false;
+    r->report.job_wait_s = base_now(env) - begin;
+    if (status != WEIR_OK) unlink_request(r);
+    base_lock_leave(r->tier->lock);
+    if (status != WEIR_OK)
+        base_free(env, r);
+    else
+        *out = r;
+    return status;
+}
+
+void mem_request_end(mem_request *r)
+{
+    if (r == NULL) return;
+    if (r->open) (void)mem_phase_end(&r->phase, NULL);
+    base_lock_enter(r->tier->lock);
+    unlink_request(r);
+    base_lock_leave(r->tier->lock);
+    base_free(r->tier->env, r->phase.blocks);
+    base_free(r->tier->env, r);
+}
+
+void mem_request_report(const mem_request *r, mem_report *out)
+{
+    base_lock_enter(r->tier->lock);
+    *out = r->report;
+    out->loaded_bytes = out->size_bytes = 0;
+    for (uint32_t i = 0; i < out->n_components; i++) {
+        out->loaded_bytes += out->components[i].loaded_bytes;
+        out->size_bytes += out->components[i].size_bytes;
+    }
+    base_lock_leave(r->tier->lock);
+}
+
+static mgr_part *part_of(mem_phase *p, mem_manager *m)
+{
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        if (p->parts[i].m == m) return &p->parts[i];
+    return NULL;
+}
+
+static weir_status open_parts(mem_request *r, const mem_phase_desc *d, mem_phase *p, weir_error *err)
+{
+    p->n_parts = r->n_managers;
+    for (uint32_t i = 0; i < r->n_managers; i++)
+        p->parts[i] = (mgr_part){.m = r->managers[i], .calibration = 1};
+    p->parts[0].estimate = d->memory_bytes;
+    for (uint32_t i = 0; i < d->n_others; i++) {
+        mgr_part *part = part_of(p, d->others[i].manager);
+        if (part == NULL)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                             "phase %s needs memory on a device that request "
+                             "%s did not name",
+                             d->name, r->name);
+        part->estimate = d->others[i].bytes;
+    }
+    for (uint32_t i = d->n_handles; i-- > 0;) {
+        mem_handle *h = d->handles[i];
+        mgr_part *part = part_of(p, h->m);
+        if (part == NULL || !h->sealed)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "phase %s: %s:%s %s", d->name, h->engine,
+                             h->component,
+                             h->sealed ? "is on a device that its request did not name" : "is not sealed");
+        part->calibration = h->calibration; /* of the first */
+    }
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        mgr_part *part = &p->parts[i];
+        part->working = (uint64_t)((double)base_min(part->estimate, MGR_MAX_BYTES) * part->calibration);
+    }
+    return WEIR_OK;
+}
+
+static bool others_hold(const mem_manager *m, const mem_request *r)
+{
+    for (const mem_request *o = r->tier->requests; o != NULL; o = o->next) {
+        if (o == r || !o->open) continue;
+        for (uint32_t i = 0; i < o->phase.n_parts; i++)
+            if (o->phase.parts[i].m == m) return true;
+    }
+    return false;
+}
+
+/* R3.1 to R3.3 on one device. True where it had better wait for another job (R3.7). */
+static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
+{
+    mem_manager *m = part->m;
+    uint64_t held = 0, whole = 0, smallest = 0;
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        const mem_handle *h = p->handles[i];
+        if (h->m != m) continue;
+        held += mem_mgr_held(h);
+        whole += h->whole_bytes;
+        smallest +=
+            m->policy.vram_mode == MEM_VRAM_HIGH ? h->whole_bytes : mem_mgr_smallest(h, h->n_units != 0);
+    }
+    uint64_t aside = part->working + m->policy.vram_reserve_bytes;
+    part->need = (whole > held ? whole - held : 0) + aside;
+    part->free_bytes = mem_mgr_free_bytes(m, r);
+    if (part->free_bytes < part->need && mem_mgr_yield(m, part->need - part->free_bytes, r, p) != 0)
+        part->free_bytes = mem_mgr_free_bytes(m, r);
+    uint64_t room = part->free_bytes + held;
+    part->budget = room > aside ? room - aside : 0;
+    return part->budget < smallest && others_hold(m, r);
+}
+
+/* Waits until all handles are idle and there is room, or the limit has passed; then they are r's. */
+static weir_status take_turn(mem_request *r, mem_phase *p, weir_error *err)
+{
+    base_env *env = r->tier->env;
+    double begin = base_now(env);
+    for (;;) {
+        weir_status status = mem_mgr_cancelled(r, err);
+        if (status != WEIR_OK) return status;
+        bool busy = false, cramped = false;
+        for (uint32_t i = 0; i < p->n_handles; i++)
+            busy |= p->handles[i]->user != NULL && p->handles[i]->user != r;
+        for (uint32_t i = 0; i < p->n_parts && !busy; i++)
+            if (p->parts[i].m->mem != NULL) cramped |= weigh(&p->parts[i], r, p);
+        double waited = base_now(env) - begin;
+        bool late = waited > r->managers[0]->policy.wait_limit_s;
+        if (!busy && (!cramped || late)) break;
+        if (late)
+            return base_fail(err, WEIR_ERR_DEVICE,
+                             "phase %s of request %s waited %.0f s for a component that another job uses",
+                             p->name, r->name, waited);
+        base_lock_wait(r->tier->lock, WAIT_SLICE_S);
+    }
+    r->report.job_wait_s += base_now(env) - begin;
+    for (uint32_t i = 0; i < p->n_handles; i++) p->handles[i]->user = r;
+    return WEIR_OK;
+}
+
+static void report_component(mem_request *r, const mgr_part *part, mem_handle *h, uint64_t budget,
+                             uint64_t together)
+{
+    mem_report *rep = &r->report;
+    mem_component_report *c = NULL;
+    for (uint32_t i = 0; i < rep->n_components && c == NULL; i++)
+        if (strcmp(rep->components[i].engine, h->engine) == 0 &&
+            strcmp(rep->components[i].component, h->component) == 0)
+            c = &rep->components[i];
+    if (c == NULL && rep->n_components < MEM_REPORT_COMPONENTS) {
+        c = &rep->components[rep->n_components++];
+        *c = (mem_component_report){.reason = ""};
+    }
+    if (c == NULL) return;
+    mem_vram_mode mode = h->m->policy.vram_mode;
+    uint64_t streamed = c->streamed_bytes;
+    *c = (mem_component_report){.mode = mem_vram_mode_text(mode),
+                                .free_bytes = part->free_bytes,
+                                .need_bytes = part->need,
+                                .working_bytes = part->working,
+                                .estimate_bytes = part->estimate,
+                                .calibration = part->calibration,
+                                .reserve_bytes = h->m->policy.vram_reserve_bytes,
+                                .limit_bytes = h->m->policy.vram_limit_bytes,
+                                .budget_bytes = budget,
+                                .size_bytes = h->whole_bytes,
+                                .slot_bytes = h->n_slots * h->slot_bytes,
+                                .streamed_bytes = streamed,
+                                .reason = ""};
+    c->loaded_bytes = h->m->mem == NULL ? h->whole_bytes : mem_mgr_held(h) - c->slot_bytes;
+    name_copy(c->engine, h->engine);
+    name_copy(c->component, h->component);
+    name_copy(c->phase, r->phase.name);
+    if (h->m->mem == NULL || mem_mgr_is_whole(h)) return;
+    if (h->cap_bytes != UINT64_MAX)
+        c->reason = "capped after OOM";
+    else if (mode == MEM_VRAM_LOW || mode == MEM_VRAM_NONE)
+        c->reason = "mode";
+    else
+        c->reason = together > h->whole_bytes ? "gave up for another" : "budget";
+    base_log(h->m->env, BASE_LOG_INFO,
+             "%s:%s: %llu of %llu bytes on the device (%s; free %llu, working %llu, reserve %llu)", h->engine,
+             h->component, (unsigned long long)c->loaded_bytes, (unsigned long long)c->size_bytes, c->reason,
+             (unsigned long long)c->free_bytes, (unsigned long long)c->working_bytes,
+             (unsigned long long)c->reserve_bytes);
+}
+
+/* R7.5: the smaller ones whole first, each leaving the others' smallest working sets; the largest last. */
+static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir_error *err)
+{
+    mem_manager *m = part->m;
+    mem_handle *sorted[MEM_PHASE_HANDLES];
+    uint32_t n = 0;
+    uint64_t whole = 0, smallest = 0;
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        mem_handle *h = p->handles[i];
+        if (h->m != m) continue;
+        uint32_t k = n++;
+        for (; k > 0 && sorted[k - 1]->whole_bytes > h->whole_bytes; k--) sorted[k] = sorted[k - 1];
+        sorted[k] = h;
+        whole += h->whole_bytes;
+        smallest += mem_mgr_smallest(h, mem_mgr_slots(h));
+    }
+    uint64_t rest = part->budget, together = part->budget;
+    mem_vram_mode mode = m->policy.vram_mode;
+    bool all_whole = whole <= rest && mode != MEM_VRAM_LOW && mode != MEM_VRAM_NONE;
+    if (mode == MEM_VRAM_HIGH) all_whole = true; /* R3.5 */
+    weir_status status = WEIR_OK;
+    for (uint32_t i = 0; i < n && status == WEIR_OK; i++) {
+        mem_handle *h = sorted[i];
+        uint64_t own = mem_mgr_smallest(h, mem_mgr_slots(h));
+        smallest -= own;
+        uint64_t share = rest > smallest ? rest - smallest : 0, budget = UINT64_MAX;
+        if (!all_whole) budget = share;
+        if (!all_whole && share >= h->whole_bytes && mode != MEM_VRAM_LOW && mode != MEM_VRAM_NONE)
+            budget = UINT64_MAX;
+        if (budget < mem_mgr_smallest(h, h->n_units != 0))
+            base_log(m->env, BASE_LOG_WARN,
+                     "%s:%s: %llu bytes are below its smallest working set of %llu; trying it all the same",
+                     h->engine, h->component, (unsigned long long)budget,
+                     (unsigned long long)mem_mgr_smallest(h, h->n_units != 0));
+        status = mem_mgr_place(h, budget, r, p, err);
+        uint64_t held = mem_mgr_held(h);
+        rest -= base_min(rest, held);
+        if (status == WEIR_OK) report_component(r, part, h, budget, n > 1 ? together : 0);
+    }
+    return status;
+}
+
+static void let_go(mem_phase *p)
+{
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        mem_handle *h = p->handles[i];
+        if (h->user == p->r) h->user = NULL;
+        h->used = ++p->r->tier->clock;
+    }
+    p->r->open = false;
+    base_lock_wake(p->r->tier->lock);
+}
+
+static void open_fixed(const mem_phase *p, bool open)
+{
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        const mem_handle *h = p->handles[i];
+        const dev_memory_table *mem = h->m->mem;
+        const mgr_unit *u = &h->units[h->n_units];
+        if (mem == NULL || mem->open == NULL || u->block == NULL) continue;
+        (open ? mem->open : mem->close)(h->m->device, u->block, u->bytes);
+    }
+}
+
+weir_status mem_use(mem_request *r, const mem_phase_desc *d, mem_phase **out, weir_error *err)
+{
+    weir_error local;
+    if (err == NULL) err = &local;
+    mem_phase *p = &r->phase;
+    if (r->open || d->n_handles > MEM_PHASE_HANDLES)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "phase %s: %s", d->name,
+                         r->open ? "another phase of its request is open" : "more than 16 handles");
+    mgr_block *blocks = p->blocks;
+    uint32_t cap = p->cap_blocks;
+    *p = (mem_phase){.r = r, .blocks = blocks, .cap_blocks = cap};
+    name_copy(p->name, d->name);
+    weir_status status = open_parts(r, d, p, err);
+    if (status != WEIR_OK) return status;
+    for (uint32_t i = 0; i < d->n_handles; i++)
+        if (!mem_mgr_lists(p, d->handles[i])) p->handles[p->n_handles++] = d->handles[i];
+    base_lock_enter(r->tier->lock);
+    status = take_turn(r, p, err);
+    if (status == WEIR_OK) {
+        r->open = true;
+        for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
+            status = mem_mgr_load_ram(p->handles[i], err);
+            p->handles[i]->last_unit = MGR_NONE;
+        }
+        for (uint32_t i = 0; i < p->n_parts && status == WEIR_OK; i++)
+            if (p->parts[i].m->mem != NULL) status = place_part(&p->parts[i], r, p, err);
+        if (status == WEIR_OK) open_fixed(p, true);
+        if (status != WEIR_OK) let_go(p);
+    }
+    base_lock_leave(r->tier->lock);
+    if (status != WEIR_OK) return status;
+    r->report.n_phases++;
+    *out = p;
+    return WEIR_OK;
+}
+
+/* R9.3: above the estimate, the ratio is remembered. */
+static void calibrate(mem_phase *p, const mgr_part *part)
+{
+    p->r->report.working_peak_bytes = base_max(p->r->report.working_peak_bytes, part->peak);
+    if (part->estimate == 0 || part->peak <= part->working) return;
+    double ratio = (double)part->peak / (double)part->estimate * 1.1;
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        if (p->handles[i]->m != part->m) continue;
+        p->handles[i]->calibration = ratio < 16 ? ratio : 16;
+        return;
+    }
+}
+
+static void settle_handle(mem_handle *h)
+{
+    if (h->m->mem == NULL) return;
+    for (uint32_t i = 0; i < h->n_units; i++) {
+        mgr_unit *u = &h->units[i];
+        void *block = u->filled ? u->block : u->slot != MGR_NONE ? h->slots[u->slot].block : NULL;
+        if (u->entered != 0 && h->m->mem->close != NULL) h->m->mem->close(h->m->device, block, u->bytes);
+        u->entered = 0;
+    }
+    if (h->m->policy.vram_mode == MEM_VRAM_NONE) mem_mgr_move_off(h, true);
+}
+
+weir_status mem_phase_end(mem_phase *p, weir_error *err)
+{
+    if (p == NULL || !p->r->open) return WEIR_OK;
+    weir_status status = WEIR_OK;
+    base_lock_enter(p->r->tier->lock);
+    open_fixed(p, false);
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        mgr_part *part = &p->parts[i];
+        mem_manager *m = part->m;
+        dev_ticket t;
+        weir_status s = WEIR_OK;
+        for (uint32_t stream = DEV_STREAM_COMPUTE; m->mem != NULL && stream <= DEV_STREAM_COPY; stream++) {
+            if (s == WEIR_OK) s = m->mem->mark(m->device, stream, &t, status == WEIR_OK ? err : NULL);
+            if (s == WEIR_OK) s = m->mem->sync(m->device, t, status == WEIR_OK ? err : NULL);
+        }
+        if (s != WEIR_OK) {
+            mem_mgr_quiet(m);
+            /* Copies may be worthless. */
+            for (uint32_t k = 0; k < p->n_handles; k++)
+                if (p->handles[k]->m == m) mem_mgr_drop_slots(p->handles[k]);
+        }
+        if (status == WEIR_OK) status = s;
+        calibrate(p, part);
+    }
+    mem_mgr_free_blocks(p);
+    for (uint32_t i = 0; i < p->n_handles; i++) settle_handle(p->handles[i]);
+    let_go(p);
+    base_lock_leave(p->r->tier->lock);
+    return status;
+}

@@ -1,0 +1,208 @@
+/* What the tests of the memory manager share: a simulated device, components of known weights, and a request
+ * whose result depends on every weight and on the order of units. */
+#ifndef WEIR_MGR_TEST_H
+#define WEIR_MGR_TEST_H
+
+#include "memory/memory.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define N_UNITS    6
+#define UNIT_BYTES 131072u
+#define N_SUMS     256u
+
+typedef struct rig {
+    base_env *env;
+    dev_device *d;
+    mem_manager *m;
+    weir_error err;
+} rig;
+
+typedef struct model {
+    mem_handle *h;
+    uint32_t *data; /* N_UNITS units, then the fixed part */
+    uint32_t rounds;
+    uint64_t work_bytes;
+} model;
+
+#define ok(r, call)                                                                                          \
+    do {                                                                                                     \
+        weir_status got_status = (call);                                                                     \
+        if (got_status != WEIR_OK)                                                                           \
+            fail_msg("%s: %s: %s", #call, weir_status_name(got_status), (r)->err.message);                   \
+    } while (0)
+
+static inline uint64_t host_bytes(const rig *r)
+{
+    base_ledger_view v;
+    base_ledger_read(r->env, &v);
+    return v.bytes;
+}
+
+static inline uint64_t device_bytes(const rig *r)
+{
+    base_ledger_view v;
+    base_ledger_read(r->env, &v);
+    return v.device_bytes;
+}
+
+static inline mem_policy test_policy(void)
+{
+    mem_policy p;
+    mem_policy_init(&p);
+    p.vram_reserve_bytes = 0;
+    return p;
+}
+
+static inline void open_rig(rig *r, dev_sim_options o, mem_policy policy)
+{
+    memset(r, 0, sizeof *r);
+    ok(r, base_env_create(&r->env, &r->err));
+    ok(r, dev_sim_create(r->env, "ref", 1, &o, &r->d, &r->err));
+    ok(r, mem_manager_create(r->env, r->d, &policy, NULL, &r->m, &r->err));
+}
+
+static inline void close_rig(rig *r)
+{
+    mem_manager_destroy(r->m);
+    assert_int_equal(device_bytes(r), 0);
+    dev_destroy(r->d);
+    assert_int_equal(host_bytes(r), 0);
+    base_env_destroy(r->env);
+}
+
+/* Six units of 128 KiB by name and a fixed part of 4 KiB; registered under the manager m. */
+static inline void open_model(rig *r, mem_manager *m, model *x, const char *name, mem_kind kind,
+                              base_file *file)
+{
+    memset(x, 0, sizeof *x);
+    x->rounds = 2;
+    x->work_bytes = 65536;
+    x->data = malloc(N_UNITS * UNIT_BYTES + 4096);
+    assert_non_null(x->data);
+    uint32_t v = (uint32_t)name[0] * 2654435761u;
+    for (uint32_t i = 0; i < (N_UNITS * UNIT_BYTES + 4096) / 4; i++)
+        x->data[i] = v = v * 1664525u + 1013904223u;
+    ok(r, mem_handle_create(m, "test", name, kind, &x->h, &r->err));
+    for (uint32_t i = 0; i <= N_UNITS; i++) {
+        char text[32];
+        uint32_t unit = MEM_UNIT_DEFAULT;
+        mem_weight_id id;
+        snprintf(text, sizeof text, "layer%u", i);
+        if (i < N_UNITS) ok(r, mem_handle_add_unit(x->h, text, MEM_MARK_NONE, &unit, &r->err));
+        mem_handle_weight w = {.name = text,
+                               .bytes = i < N_UNITS ? UNIT_BYTES : 4096,
+                               .host = file == NULL ? x->data + i * UNIT_BYTES / 4 : NULL,
+                               .file = file,
+                               .offset = i * UNIT_BYTES,
+                               .streamable = i < N_UNITS};
+        ok(r, mem_handle_add_weight(x->h, unit, &w, &id, &r->err));
+        assert_int_equal(id, i);
+    }
+    ok(r, mem_handle_seal(x->h, &r->err));
+}
+
+static inline void close_model(model *x)
+{
+    mem_handle_destroy(x->h);
+    free(x->data);
+}
+
+/* sums[i] = sums[i] x 31 + every 256th word of the weight from i on. */
+static inline void fold(const dev_arg *args, size_t begin, size_t end)
+{
+    uint32_t *sums = args[0].as.address;
+    const uint32_t *w = args[1].as.address;
+    for (size_t i = begin; i < end; i++)
+        for (uint32_t k = (uint32_t)i; k < args[2].as.u32; k += N_SUMS) sums[i] = sums[i] * 31 + w[k];
+}
+static const dev_kernel fold_kernel = {.name = "fold", .c = fold};
+
+static inline void expected(const model *x, uint32_t *sums)
+{
+    memset(sums, 0, N_SUMS * 4);
+    for (uint32_t round = 0; round < x->rounds; round++)
+        for (uint32_t u = 0; u <= N_UNITS; u++) {
+            dev_arg a[3] = {{.as.address = sums},
+                            {.as.address = x->data + u * UNIT_BYTES / 4},
+                            {.as.u32 = u < N_UNITS ? UNIT_BYTES / 4 : 1024}};
+            fold(a, 0, N_SUMS);
+        }
+}
+
+typedef struct job {
+    model *x;
+    mem_manager *m;
+    uint32_t sums[N_SUMS];
+} job;
+
+static inline weir_status fold_weight(mem_phase *p, job *j, void *sums, uint32_t id, weir_error *err)
+{
+    void *address;
+    weir_status status = mem_weight_address(p, j->x->h, id, &address, err);
+    dev_arg a[3] = {{.kind = DEV_ARG_ADDRESS, .as.address = sums},
+                    {.kind = DEV_ARG_ADDRESS, .as.address = address},
+                    {.kind = DEV_ARG_U32, .as.u32 = id < N_UNITS ? UNIT_BYTES / 4 : 1024}};
+    return status == WEIR_OK ? mem_phase_launch(p, j->m, &fold_kernel, a, 3, N_SUMS, err) : status;
+}
+
+/* All units in order, `rounds` times, with scratch that comes and goes. */
+static inline weir_status work(void *arg, mem_phase *p, weir_error *err)
+{
+    job *j = arg;
+    static const uint32_t zeroes[N_SUMS];
+    void *sums, *scratch;
+    memset(j->sums, 0, sizeof j->sums);
+    weir_status status = mem_phase_alloc(p, j->m, sizeof j->sums, "sums", &sums, err);
+    if (status == WEIR_OK) status = mem_phase_upload(p, j->m, sums, zeroes, sizeof zeroes, err);
+    for (uint32_t round = 0; round < j->x->rounds && status == WEIR_OK; round++) {
+        status = mem_phase_alloc(p, j->m, j->x->work_bytes, "scratch", &scratch, err);
+        for (uint32_t u = 0; u < N_UNITS && status == WEIR_OK; u++) {
+            status = mem_unit_enter(p, j->x->h, u, err);
+            if (status != WEIR_OK) break;
+            status = fold_weight(p, j, sums, u, err);
+            mem_unit_leave(p, j->x->h, u);
+        }
+        if (status == WEIR_OK) status = fold_weight(p, j, sums, N_UNITS, err);
+        if (status == WEIR_OK) mem_phase_free(p, j->m, scratch);
+    }
+    if (status == WEIR_OK) status = mem_phase_download(p, j->m, j->sums, sums, sizeof j->sums, err);
+    return status;
+}
+
+static inline weir_status run_model(rig *r, mem_manager *m, model *x, mem_report *report, job *out)
+{
+    mem_request *q;
+    mem_request_desc d = {.name = "test", .managers = &m, .n_managers = 1};
+    weir_status status = mem_request_begin(&d, &q, &r->err);
+    if (status != WEIR_OK) return status;
+    *out = (job){.x = x, .m = m};
+    mem_run_desc run = {.phase = {.name = "work", .handles = &x->h, .n_handles = 1, .memory_bytes = 131072},
+                        .fn = work,
+                        .arg = out};
+    status = mem_run_phase(q, &run, &r->err);
+    if (report != NULL) mem_request_report(q, report);
+    mem_request_end(q);
+    return status;
+}
+
+/* Runs and compares, sum by sum, with what plain memory gives. */
+static inline mem_report check_model(rig *r, mem_manager *m, model *x)
+{
+    mem_report report;
+    job j;
+    uint32_t wanted[N_SUMS];
+    ok(r, run_model(r, m, x, &report, &j));
+    expected(x, wanted);
+    assert_true(wanted[0] != 0 && wanted[17] != wanted[18]);
+    assert_memory_equal(j.sums, wanted, sizeof wanted);
+    return report;
+}
+
+#endif

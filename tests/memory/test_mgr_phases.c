@@ -1,0 +1,432 @@
+/* The memory manager on a strict simulated device: phases, budgets, modes, yields, retries, jobs. */
+#include "mgr_test.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#define WHOLE (N_UNITS * UNIT_BYTES + 4096u)
+
+static dev_sim_options device_of(uint64_t bytes)
+{
+    return (dev_sim_options){.memory_bytes = bytes, .strict = true, .alignment = 4096};
+}
+
+/* R1.1, R3.4, R3.6, R5.1: whole, half, smallest, none: the same sums, in every mode and of both kinds, with
+ * copies that end late. */
+static void placements_are_equal(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {4u << 20, WHOLE / 2 + 131072, 4096 + 2 * UNIT_BYTES + 131072};
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t s = 0; s < 3; s++)
+            for (int mode = MEM_VRAM_AUTO; mode <= MEM_VRAM_SHARED; mode++)
+                for (uint64_t seed = 0; seed < 3; seed++) {
+                    rig r;
+                    model x;
+                    dev_sim_options o = device_of(sizes[s]);
+                    o.chaos_seed = seed;
+                    mem_policy p = test_policy();
+                    p.vram_mode = (mem_vram_mode)mode;
+                    open_rig(&r, o, p);
+                    open_model(&r, r.m, &x, "a", kind == 0 ? MEM_SEQUENCE : MEM_ONESHOT, NULL);
+                    mem_report rep = check_model(&r, r.m, &x);
+                    bool streams = s != 0 || mode == MEM_VRAM_LOW || mode == MEM_VRAM_NONE;
+                    assert_int_equal(rep.streamed_bytes != 0, streams);
+                    assert_int_equal(rep.components[0].reason[0] != '\0', streams);
+                    if (mode == MEM_VRAM_NONE) assert_int_equal(device_bytes(&r), 0);
+                    check_model(&r, r.m, &x);
+                    close_model(&x);
+                    close_rig(&r);
+                }
+}
+
+/* R2.5 */
+static void the_cpu_costs_nothing(void **state)
+{
+    (void)state;
+    rig r = {0};
+    model x;
+    mem_policy p = test_policy();
+    ok(&r, base_env_create(&r.env, &r.err));
+    ok(&r, dev_cpu_create(r.env, "ref", 1, &r.d, &r.err));
+    ok(&r, mem_manager_create(r.env, r.d, &p, NULL, &r.m, &r.err));
+    open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
+    mem_report rep = check_model(&r, r.m, &x);
+    assert_int_equal(rep.streamed_bytes + rep.n_copies + rep.n_yields, 0);
+    close_model(&x);
+    close_rig(&r);
+}
+
+/* R7.1, R7.3, R10.1: two models taking turns on a device too small for both. */
+static void models_take_turns(void **state)
+{
+    (void)state;
+    rig r;
+    model a, b;
+    open_rig(&r, device_of(WHOLE + WHOLE / 2), test_policy());
+    open_model(&r, r.m, &a, "a", MEM_ONESHOT, NULL);
+    open_model(&r, r.m, &b, "b", MEM_SEQUENCE, NULL);
+    for (int i = 0; i < 5; i++) {
+        mem_report rep = check_model(&r, r.m, &a);
+        assert_string_equal(rep.components[0].reason, "");
+        assert_int_equal(rep.n_yields, i == 0 ? 0 : 1);
+        rep = check_model(&r, r.m, &b);
+        assert_int_equal(rep.components[0].loaded_bytes, WHOLE);
+        assert_int_equal(rep.n_yields, 1);
+        mem_handle_info info;
+        mem_handle_get_info(a.h, &info);
+        assert_true(info.loaded_bytes > 0 && info.loaded_bytes < WHOLE); /* unit by unit */
+    }
+    close_model(&a);
+    close_model(&b);
+    close_rig(&r);
+}
+
+/* R6.2: after a thousand requests every byte is back. */
+static void a_thousand_requests(void **state)
+{
+    (void)state;
+    rig r;
+    model x;
+    dev_sim_options o = device_of(WHOLE / 2 + 131072);
+    o.strict = false;
+    open_rig(&r, o, test_policy());
+    open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
+    check_model(&r, r.m, &x);
+    uint64_t host = host_bytes(&r), device = device_bytes(&r);
+    for (int i = 0; i < 1000; i++) check_model(&r, r.m, &x);
+    assert_int_equal(host_bytes(&r), host);
+    assert_int_equal(device_bytes(&r), device);
+    close_model(&x);
+    close_rig(&r);
+}
+
+/* R12.2: what a phase did not list, and a unit outside its operation, are errors that name them. */
+static void misuse_is_named(void **state)
+{
+    (void)state;
+    rig r;
+    model a, b;
+    open_rig(&r, device_of(4u << 20), test_policy());
+    open_model(&r, r.m, &a, "alpha", MEM_ONESHOT, NULL);
+    open_model(&r, r.m, &b, "beta", MEM_ONESHOT, NULL);
+    mem_request *q;
+    mem_phase *p;
+    void *address;
+    mem_request_desc d = {.name = "test", .managers = &r.m, .n_managers = 1};
+    mem_phase_desc phase = {.name = "encode", .handles = &a.h, .n_handles = 1};
+    ok(&r, mem_request_begin(&d, &q, &r.err));
+    ok(&r, mem_use(q, &phase, &p, &r.err));
+    assert_int_equal(mem_unit_enter(p, b.h, 0, &r.err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(r.err.message, "beta"));
+    assert_non_null(strstr(r.err.message, "encode"));
+    assert_int_equal(mem_weight_address(p, a.h, 2, &address, &r.err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(r.err.message, "layer2"));
+    ok(&r, mem_unit_enter(p, a.h, 2, &r.err));
+    ok(&r, mem_weight_address(p, a.h, 2, &address, &r.err));
+    mem_unit_leave(p, a.h, 2);
+    ok(&r, mem_phase_end(p, &r.err));
+    mem_request_end(q);
+    close_model(&a);
+    close_model(&b);
+    close_rig(&r);
+}
+
+typedef struct drawing {
+    base_rng rng;
+    uint32_t fails, runs, drawn;
+} drawing;
+
+static weir_status draw_and_fail(void *arg, mem_phase *p, weir_error *err)
+{
+    drawing *d = arg;
+    (void)p;
+    d->runs++;
+    d->drawn = base_rng_u32(&d->rng);
+    if (d->fails == 0) return WEIR_OK;
+    d->fails--;
+    return base_fail(err, WEIR_ERR_DEVICE_MEMORY, "for the test");
+}
+
+/* R1.2, R8.1: at most two retries, with the generator put back, and caps that last until it is moved off. */
+static void retries_are_exact(void **state)
+{
+    (void)state;
+    for (uint32_t fails = 0; fails < 4; fails++) {
+        rig r;
+        model x;
+        open_rig(&r, device_of(4u << 20), test_policy());
+        open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
+        drawing d = {.fails = fails};
+        base_rng_seed(&d.rng, 5, 6);
+        base_rng twin = d.rng, *generator = &d.rng;
+        mem_request *q;
+        mem_request_desc desc = {
+            .name = "t", .managers = &r.m, .n_managers = 1, .generators = &generator, .n_generators = 1};
+        mem_run_desc run = {
+            .phase = {.name = "draw", .handles = &x.h, .n_handles = 1}, .fn = draw_and_fail, .arg = &d};
+        ok(&r, mem_request_begin(&desc, &q, &r.err));
+        weir_status status = mem_run_phase(q, &run, &r.err);
+        mem_report rep;
+        mem_request_report(q, &rep);
+        mem_request_end(q);
+        assert_int_equal(status, fails < 3 ? WEIR_OK : WEIR_ERR_DEVICE_MEMORY);
+        assert_int_equal(d.drawn, base_rng_u32(&twin));
+        assert_int_equal(rep.n_oom_retries, fails < 2 ? fails : 2);
+        assert_int_equal(d.runs, fails < 3 ? fails + 1 : 3);
+        if (fails == 1) {
+            assert_string_equal(rep.components[0].reason, "capped after OOM");
+            assert_true(rep.components[0].loaded_bytes <= WHOLE / 2);
+            check_model(&r, r.m, &x);
+            ok(&r, mem_handle_unload(x.h, true, &r.err));
+            assert_string_equal(check_model(&r, r.m, &x).components[0].reason, "");
+        }
+        close_model(&x);
+        close_rig(&r);
+    }
+}
+
+/* X5: each allocation, copy and kernel build fails once, and for good: the same bytes or the documented
+ * error, the ledger at its baseline, and a handle that works afterwards. */
+static void sweep(uint64_t size, mem_kind kind)
+{
+    static const base_fault_site sites[] = {BASE_FAULT_DEVICE_ALLOC, BASE_FAULT_PINNED_ALLOC, BASE_FAULT_COPY,
+                                            BASE_FAULT_HOST_ALLOC, BASE_FAULT_KERNEL_BUILD};
+    rig r;
+    model x;
+    job j;
+    uint32_t wanted[N_SUMS];
+    open_rig(&r, device_of(size), test_policy());
+    open_model(&r, r.m, &x, "a", kind, NULL);
+    check_model(&r, r.m, &x);
+    ok(&r, mem_handle_unload(x.h, true, &r.err));
+    expected(&x, wanted);
+    uint64_t host = host_bytes(&r);
+    for (size_t s = 0; s < sizeof sites / sizeof *sites; s++) {
+        ok(&r, base_fault_count_on(r.env, &r.err));
+        check_model(&r, r.m, &x);
+        uint64_t n = base_fault_count(r.env, sites[s]);
+        base_fault_clear(r.env);
+        for (uint64_t i = 0; i < 2 * n; i++) {
+            base_fault_rule rule = {.site = sites[s], .after = i / 2, .for_good = i % 2 != 0, .length = -1};
+            ok(&r, mem_handle_unload(x.h, true, &r.err));
+            ok(&r, base_fault_arm(r.env, &rule, &r.err));
+            weir_status status = run_model(&r, r.m, &x, NULL, &j);
+            base_fault_clear(r.env);
+            bool documented = status == WEIR_ERR_DEVICE_MEMORY || status == WEIR_ERR_DEVICE ||
+                              status == WEIR_ERR_OUT_OF_MEMORY;
+            if (status == WEIR_OK) assert_memory_equal(j.sums, wanted, sizeof wanted);
+            if ((status != WEIR_OK && !documented) ||
+                (status != WEIR_OK && !rule.for_good && sites[s] != BASE_FAULT_HOST_ALLOC))
+                fail_msg("%s:%llu%s gives %s: %s", base_fault_text(sites[s]), (unsigned long long)rule.after,
+                         rule.for_good ? ":for_good" : "", weir_status_name(status), r.err.message);
+            check_model(&r, r.m, &x);
+            ok(&r, mem_handle_unload(x.h, true, &r.err));
+            assert_int_equal(host_bytes(&r), host);
+            assert_int_equal(device_bytes(&r), 0);
+        }
+    }
+    close_model(&x);
+    close_rig(&r);
+}
+
+static void every_point_may_fail(void **state)
+{
+    (void)state;
+    sweep(4u << 20, MEM_ONESHOT);
+    sweep(WHOLE / 2 + 131072, MEM_ONESHOT);
+    sweep(WHOLE / 2 + 131072, MEM_SEQUENCE);
+}
+
+/* R3.5, R4.6: the smallest working set just fits; a page less is an error that names the component, and the
+ * handle works where there is room again. */
+static void the_smallest_just_fits(void **state)
+{
+    (void)state;
+    rig r;
+    model x;
+    job j;
+    uint64_t smallest = 4096 + UNIT_BYTES + 4096 + 65536; /* fixed, one copy, sums, scratch */
+    open_rig(&r, device_of(smallest), test_policy());
+    open_model(&r, r.m, &x, "a", MEM_SEQUENCE, NULL);
+    check_model(&r, r.m, &x);
+    close_model(&x);
+    close_rig(&r);
+    open_rig(&r, device_of(UNIT_BYTES), test_policy());
+    open_model(&r, r.m, &x, "tiny", MEM_SEQUENCE, NULL);
+    assert_int_equal(run_model(&r, r.m, &x, NULL, &j), WEIR_ERR_DEVICE_MEMORY);
+    assert_non_null(strstr(r.err.message, "tiny"));
+    close_model(&x);
+    close_rig(&r);
+}
+
+typedef struct worker {
+    rig *r;
+    model *x;
+    bool failed;
+} worker;
+
+static void *worker_main(void *arg)
+{
+    worker *w = arg;
+    uint32_t wanted[N_SUMS];
+    expected(w->x, wanted);
+    for (int i = 0; i < 20; i++) {
+        rig mine = {.env = w->r->env};
+        job j;
+        if (run_model(&mine, w->r->m, w->x, NULL, &j) != WEIR_OK ||
+            memcmp(j.sums, wanted, sizeof wanted) != 0)
+            w->failed = true;
+    }
+    return NULL;
+}
+
+/* R3.7: two jobs at once on a device too small for both models, on one job's turn or two's. */
+static void two_jobs_at_once(void **state)
+{
+    (void)state;
+    for (uint32_t jobs = 1; jobs <= 2; jobs++) {
+        rig r;
+        model a, b;
+        mem_policy p = test_policy();
+        p.gpu_jobs = jobs;
+        open_rig(&r, device_of(WHOLE + 131072), p);
+        open_model(&r, r.m, &a, "a", MEM_ONESHOT, NULL);
+        open_model(&r, r.m, &b, "b", MEM_SEQUENCE, NULL);
+        worker w[2] = {{&r, &a, false}, {&r, &b, false}};
+        pthread_t t[2];
+        for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&t[i], NULL, worker_main, &w[i]), 0);
+        for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+        assert_false(w[0].failed || w[1].failed);
+        close_model(&a);
+        close_model(&b);
+        close_rig(&r);
+    }
+}
+
+/* R3.7, R5.6: cancelled before and while waiting. */
+static void cancellation_is_heard(void **state)
+{
+    (void)state;
+    rig r;
+    atomic_bool cancel = true;
+    mem_policy p = test_policy();
+    open_rig(&r, device_of(4u << 20), p);
+    mem_request *first, *second;
+    mem_request_desc d = {.name = "t", .managers = &r.m, .n_managers = 1};
+    ok(&r, mem_request_begin(&d, &first, &r.err));
+    d.cancel = &cancel;
+    assert_int_equal(mem_request_begin(&d, &second, &r.err), WEIR_ERR_CANCELLED);
+    mem_request_end(first);
+    ok(&r, mem_request_begin(&d, &second, &r.err));
+    model x;
+    mem_phase *phase;
+    open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
+    mem_phase_desc desc = {.name = "p", .handles = &x.h, .n_handles = 1};
+    assert_int_equal(mem_use(second, &desc, &phase, &r.err), WEIR_ERR_CANCELLED);
+    mem_request_end(second);
+    check_model(&r, r.m, &x);
+    close_model(&x);
+    close_rig(&r);
+}
+
+/* R4.1, R4.3: the default rule. */
+static void default_units(void **state)
+{
+    (void)state;
+    rig r;
+    static uint8_t big[1 << 20];
+    open_rig(&r, device_of(16u << 20), test_policy());
+    mem_handle *h;
+    mem_weight_id id;
+    ok(&r, mem_handle_create(r.m, "e", "c", MEM_ONESHOT, &h, &r.err));
+    static const char *const names[] = {"embed", "net.layers.0.q", "net.layers.0.sub.3.k", "net.layers.1.q",
+                                        "net.layers.2.q"};
+    static const uint64_t bytes[] = {1 << 20, 600000, 500000, 1000000, 999999};
+    for (int i = 0; i < 5; i++) {
+        mem_handle_weight w = {.name = names[i], .bytes = bytes[i], .host = big, .streamable = i != 0};
+        ok(&r, mem_handle_add_weight(h, MEM_UNIT_DEFAULT, &w, &id, &r.err));
+    }
+    ok(&r, mem_handle_seal(h, &r.err));
+    mem_handle_unit u;
+    assert_true(mem_handle_get_unit(h, 0, &u));
+    assert_string_equal(u.name, "net.layers.0");
+    assert_int_equal(u.n_weights, 2);
+    assert_true(mem_handle_get_unit(h, 1, &u));
+    assert_string_equal(u.name, "net.layers.1");
+    assert_false(mem_handle_get_unit(h, 2, &u));
+    assert_int_equal(mem_handle_unit_of(h, 4), MEM_UNIT_DEFAULT);
+    mem_handle_destroy(h);
+    close_rig(&r);
+}
+
+/* R5.4: from a file through staging, with and without pinned memory, and reads that fail once. */
+static void files_stream_through_staging(void **state)
+{
+    (void)state;
+    for (int pinned = 0; pinned < 2; pinned++) {
+        rig r;
+        model x, source;
+        char path[128];
+        dev_sim_options o = device_of(WHOLE / 2 + 131072);
+        o.max_pinned_bytes = pinned ? 0 : 1;
+        open_rig(&r, o, test_policy());
+        open_model(&r, r.m, &source, "f", MEM_ONESHOT, NULL);
+        snprintf(path, sizeof path, "/tmp/weir_mgr_%ld", (long)getpid());
+        int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+        assert_int_equal(write(fd, source.data, WHOLE), WHOLE);
+        close(fd);
+        base_file *file;
+        ok(&r, base_file_open(r.env, path, &file, &r.err));
+        open_model(&r, r.m, &x, "f", MEM_ONESHOT, file);
+        mem_report rep = check_model(&r, r.m, &x);
+        assert_true(rep.read_bytes >= WHOLE);
+        base_fault_rule rule = {.site = BASE_FAULT_READ, .after = 2, .length = -1};
+        ok(&r, base_fault_arm(r.env, &rule, &r.err));
+        check_model(&r, r.m, &x);
+        base_fault_clear(r.env);
+        close_model(&x);
+        close_model(&source);
+        base_file_close(file);
+        unlink(path);
+        close_rig(&r);
+    }
+}
+
+static weir_status ramp(void *arg, uint64_t begin, uint64_t end, float *out, weir_error *err)
+{
+    (void)err;
+    ++*(uint32_t *)arg;
+    for (uint64_t i = 0; i < (end - begin) * 2; i++) out[i] = (float)(begin * 2 + i);
+    return WEIR_OK;
+}
+
+/* R8.4 */
+static void tiles_cover_everything(void **state)
+{
+    (void)state;
+    rig r;
+    static float out[2000];
+    uint32_t calls = 0;
+    open_rig(&r, device_of(1u << 20), test_policy());
+    mem_tiling t = {.n_frames = 1000, .values_per_frame = 2, .decode = ramp, .arg = &calls};
+    ok(&r, mem_tiled_decode(r.env, &t, out, &r.err));
+    for (int i = 0; i < 2000; i++) assert_true(out[i] > (float)i - 0.01f && out[i] < (float)i + 0.01f);
+    assert_int_equal(calls, 5);
+    close_rig(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(placements_are_equal),   cmocka_unit_test(the_cpu_costs_nothing),
+        cmocka_unit_test(models_take_turns),      cmocka_unit_test(a_thousand_requests),
+        cmocka_unit_test(misuse_is_named),        cmocka_unit_test(retries_are_exact),
+        cmocka_unit_test(every_point_may_fail),   cmocka_unit_test(the_smallest_just_fits),
+        cmocka_unit_test(two_jobs_at_once),       cmocka_unit_test(cancellation_is_heard),
+        cmocka_unit_test(default_units),          cmocka_unit_test(files_stream_through_staging),
+        cmocka_unit_test(tiles_cover_everything),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
