@@ -275,7 +275,8 @@ static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir
         whole += h->whole_bytes;
         smallest += mem_mgr_smallest(h, mem_mgr_slots(h));
     }
-    uint64_t rest = part->budget, together = part->budget;
+    uint64_t rest = part->budget;
+    const uint64_t together = rest;
     mem_vram_mode mode = m->policy.vram_mode;
     bool all_whole = whole <= rest && mode != MEM_VRAM_LOW && mode != MEM_VRAM_NONE;
     if (mode == MEM_VRAM_HIGH) all_whole = true; /* R3.5 */

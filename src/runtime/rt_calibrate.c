@@ -213,8 +213,12 @@ static weir_status window(products *b, reading *r, bool packed, double *computed
     double start = base_now(env), seconds = 0;
     uint64_t bytes = 0;
     while (status == WEIR_OK && seconds < WINDOW_SECONDS) {
-        status = b != NULL ? pass_over(b, r, packed, err) : reading_go_on(r, true, err);
-        if (b != NULL) bytes += b->n_matrices * b->matrix_bytes;
+        if (b != NULL) {
+            status = pass_over(b, r, packed, err);
+            bytes += b->n_matrices * b->matrix_bytes;
+        } else if (r != NULL) {
+            status = reading_go_on(r, true, err);
+        }
         seconds = base_now(env) - start;
     }
     if (seconds < 1e-9) seconds = 1e-9;
