@@ -45,6 +45,7 @@ struct mem_manager {
     uint64_t alignment;
     mem_handle *handles;
     uint64_t device_bytes[BASE_DEVICE_TAG_COUNT];
+    uint64_t n_failures; /* of streams, so far: what was under way then is worthless */
     mgr_kept *kept;
     uint8_t *stage; /* two halves of MGR_STAGE_BYTES, pinned where that was to be had; NULL until needed */
     bool stage_pinned;
@@ -120,6 +121,7 @@ typedef struct mgr_block {
 typedef struct mgr_part { /* of a phase, on one manager */
     mem_manager *m;
     uint64_t estimate, working, live, peak, free_bytes, need, budget;
+    uint64_t n_failures; /* of the manager, when the phase began */
     double calibration;
 } mgr_part;
 
@@ -158,8 +160,10 @@ weir_status mem_mgr_alloc(mem_manager *m, base_device_tag tag, uint64_t bytes, c
                           mem_request *r, const mem_phase *p, void **out, weir_error *err);
 void mem_mgr_free(mem_manager *m, base_device_tag tag, uint64_t bytes, void *address);
 bool mem_mgr_lists(const mem_phase *p, const mem_handle *h);
-/* Waits until nothing of the device is on its way; forgets errors. */
+/* Waits until nothing of the device is on its way; the device forgets errors, n_failures counts them. */
 void mem_mgr_quiet(mem_manager *m);
+/* DEVICE where a stream has failed since the phase began, whoever met it. */
+weir_status mem_mgr_check_failures(const mem_phase *p, const mgr_part *part, weir_error *err);
 weir_status mem_mgr_cancelled(const mem_request *r, weir_error *err);
 
 /* mgr_decide.c */

@@ -127,9 +127,22 @@ weir_status mem_mgr_cancelled(const mem_request *r, weir_error *err)
 void mem_mgr_quiet(mem_manager *m)
 {
     weir_error err;
+    bool failed = false;
+    for (uint32_t stream = DEV_STREAM_COMPUTE; stream <= DEV_STREAM_COPY; stream++) {
+        dev_ticket t;
+        failed |= m->mem->mark(m->device, stream, &t, &err) != WEIR_OK ||
+                  m->mem->sync(m->device, t, &err) != WEIR_OK;
+    }
+    m->n_failures += failed;
     if (m->mem->recover(m->device, &err) != WEIR_OK)
         base_log(m->env, BASE_LOG_ERROR, "the device does not come to rest: %s", err.message);
     m->stage_ticket[0] = m->stage_ticket[1] = (dev_ticket){0};
+}
+
+weir_status mem_mgr_check_failures(const mem_phase *p, const mgr_part *part, weir_error *err)
+{
+    if (part->n_failures == part->m->n_failures) return WEIR_OK;
+    return base_fail(err, WEIR_ERR_DEVICE, "phase %s: the device failed while it ran; run it again", p->name);
 }
 
 bool mem_mgr_lists(const mem_phase *p, const mem_handle *h)

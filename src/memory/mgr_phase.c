@@ -350,6 +350,7 @@ weir_status mem_use(mem_request *r, const mem_phase_desc *d, mem_phase **out, we
         }
         for (uint32_t i = 0; i < p->n_parts && status == WEIR_OK; i++)
             if (p->parts[i].m->mem != NULL) status = place_part(&p->parts[i], r, p, err);
+        for (uint32_t i = 0; i < p->n_parts; i++) p->parts[i].n_failures = p->parts[i].m->n_failures;
         if (status == WEIR_OK) open_fixed(p, true);
         if (status != WEIR_OK) let_go(p);
     }
@@ -400,8 +401,10 @@ weir_status mem_phase_end(mem_phase *p, weir_error *err)
             if (s == WEIR_OK) s = m->mem->mark(m->device, stream, &t, status == WEIR_OK ? err : NULL);
             if (s == WEIR_OK) s = m->mem->sync(m->device, t, status == WEIR_OK ? err : NULL);
         }
+        if (s != WEIR_OK) mem_mgr_quiet(m);
+        /* Somebody else may have met it, and made the device forget. */
+        if (s == WEIR_OK) s = mem_mgr_check_failures(p, part, status == WEIR_OK ? err : NULL);
         if (s != WEIR_OK) {
-            mem_mgr_quiet(m);
             /* Copies may be worthless. */
             for (uint32_t k = 0; k < p->n_handles; k++)
                 if (p->handles[k]->m == m) mem_mgr_drop_slots(p->handles[k]);

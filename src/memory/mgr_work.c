@@ -178,6 +178,8 @@ weir_status mem_phase_download(mem_phase *p, mem_manager *m, void *host, const v
     base_lock_enter(p->r->tier->lock);
     status = m->mem->download(m->device, DEV_STREAM_COMPUTE, host, src, bytes, &t, err);
     if (status == WEIR_OK) status = m->mem->sync(m->device, t, err);
+    const mgr_part *part = part_of(p, m);
+    if (status == WEIR_OK && part != NULL) status = mem_mgr_check_failures(p, part, err);
     base_lock_leave(p->r->tier->lock);
     return status;
 }

@@ -394,6 +394,48 @@ static void files_stream_through_staging(void **state)
     }
 }
 
+/* A failure that shows while others are made to yield is not forgotten: the phase that it belongs to is told.
+ */
+static void failures_are_not_lost(void **state)
+{
+    (void)state;
+    rig r;
+    model a, idle;
+    open_rig(&r, device_of(2 * WHOLE + 65536), test_policy());
+    open_model(&r, r.m, &a, "alpha", MEM_ONESHOT, NULL);
+    open_model(&r, r.m, &idle, "idle", MEM_ONESHOT, NULL);
+    idle.work_bytes = a.work_bytes = 4096;
+    check_model(&r, r.m, &idle);
+    for (int by_download = 0; by_download < 2; by_download++) {
+        mem_request *q;
+        mem_phase *p;
+        void *address, *sums, *much;
+        uint32_t words[N_SUMS];
+        mem_request_desc d = {.name = "t", .managers = &r.m, .n_managers = 1};
+        mem_phase_desc phase = {.name = "encode", .handles = &a.h, .n_handles = 1};
+        ok(&r, mem_request_begin(&d, &q, &r.err));
+        ok(&r, mem_use(q, &phase, &p, &r.err));
+        ok(&r, mem_phase_alloc(p, NULL, 4096, "sums", &sums, &r.err));
+        ok(&r, mem_unit_enter(p, a.h, 2, &r.err));
+        ok(&r, mem_weight_address(p, a.h, 2, &address, &r.err));
+        mem_unit_leave(p, a.h, 2);
+        /* The kernel's table of addresses is its own matter, so this shows only while it runs (R12.2). */
+        dev_arg args[3] = {{.kind = DEV_ARG_ADDRESS, .as.address = sums},
+                           {.kind = DEV_ARG_F32, .as.address = address},
+                           {.kind = DEV_ARG_U32, .as.u32 = 512}};
+        ok(&r, mem_phase_launch(p, NULL, &fold_kernel, args, 3, N_SUMS, &r.err));
+        if (by_download == 0) ok(&r, mem_phase_alloc(p, NULL, WHOLE / 2, "much", &much, &r.err));
+        if (by_download == 1)
+            assert_int_equal(mem_phase_download(p, NULL, words, sums, sizeof words, &r.err), WEIR_ERR_DEVICE);
+        assert_int_equal(mem_phase_end(p, &r.err), WEIR_ERR_DEVICE);
+        mem_request_end(q);
+        check_model(&r, r.m, &a);
+    }
+    close_model(&a);
+    close_model(&idle);
+    close_rig(&r);
+}
+
 static weir_status ramp(void *arg, uint64_t begin, uint64_t end, float *out, weir_error *err)
 {
     (void)err;
@@ -426,7 +468,7 @@ int main(void)
         cmocka_unit_test(every_point_may_fail),   cmocka_unit_test(the_smallest_just_fits),
         cmocka_unit_test(two_jobs_at_once),       cmocka_unit_test(cancellation_is_heard),
         cmocka_unit_test(default_units),          cmocka_unit_test(files_stream_through_staging),
-        cmocka_unit_test(tiles_cover_everything),
+        cmocka_unit_test(tiles_cover_everything), cmocka_unit_test(failures_are_not_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
