@@ -205,10 +205,9 @@ static weir_status pass_over(products *b, reading *r, bool packed, weir_error *e
 }
 
 /* Bytes per second computed and read in one window; b or r may be NULL, not both. */
-static weir_status window(products *b, reading *r, bool packed, double *computed, double *read,
+static weir_status window(base_env *env, products *b, reading *r, bool packed, double *computed, double *read,
                           weir_error *err)
 {
-    base_env *env = b != NULL ? b->env : r->env;
     weir_status status = r != NULL ? reading_start(r, err) : WEIR_OK;
     double start = base_now(env), seconds = 0;
     uint64_t bytes = 0;
@@ -272,11 +271,11 @@ static weir_status windows(products *b, reading *r, bool packed, rt_rates *out, 
     double stay[WINDOWS], tile[WINDOWS], alone[WINDOWS], with_reads[WINDOWS], with_products[WINDOWS];
     weir_status status = pass_over(b, NULL, packed, err); /* does not count */
     for (int i = 0; i < WINDOWS && status == WEIR_OK; i++) {
-        status = window(b, NULL, packed, &stay[i], NULL, err);
+        status = window(b->env, b, NULL, packed, &stay[i], NULL, err);
         if (r == NULL || status != WEIR_OK) continue;
-        status = window(b, NULL, out->tiles_packed, &tile[i], NULL, err);
-        if (status == WEIR_OK) status = window(NULL, r, false, NULL, &alone[i], err);
-        if (status == WEIR_OK) status = window(b, r, packed, &with_reads[i], &with_products[i], err);
+        status = window(b->env, b, NULL, out->tiles_packed, &tile[i], NULL, err);
+        if (status == WEIR_OK) status = window(b->env, NULL, r, false, NULL, &alone[i], err);
+        if (status == WEIR_OK) status = window(b->env, b, r, packed, &with_reads[i], &with_products[i], err);
     }
     if (status != WEIR_OK) return status;
     out->stay_s_per_byte = 1 / median(stay);
@@ -327,8 +326,8 @@ weir_status rt_packing_pays(weir_model *m, dev_device *device, const rt_options 
         return WEIR_OK;
     weir_status status = products_init(&b, m, weight_bytes, base_min(weight_bytes, CHOICE_BYTES), err);
     for (int i = 0; i < WINDOWS && status == WEIR_OK; i++) {
-        status = window(&b, NULL, true, &packed[i], NULL, err);
-        if (status == WEIR_OK) status = window(&b, NULL, false, &plain[i], NULL, err);
+        status = window(b.env, &b, NULL, true, &packed[i], NULL, err);
+        if (status == WEIR_OK) status = window(b.env, &b, NULL, false, &plain[i], NULL, err);
     }
     products_finish(&b);
     if (status == WEIR_OK) *pays = median(packed) > PAYS_SHARE * median(plain);
