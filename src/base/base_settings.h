@@ -21,6 +21,18 @@
       "processors to compute on, such as 0,2-3: threads are bound to them; all: unbound")                    \
     X("compute.pack", "auto", "weights that stay are put into the kernels' own layout: auto, off")           \
     X("compute.ram_reserve", "auto", "memory the default budget leaves free: auto, or a size such as 1GiB")  \
+    X("compute.vram_mode", "auto", "models on devices: high (whole), auto, low, none (all streams), shared") \
+    X("compute.vram_limit_mb", "auto", "MB of device memory to use at most: auto (all), or a number")        \
+    X("compute.vram_reserve_mb", "auto", "MB of device memory to leave free: auto (400), or a number")       \
+    X("compute.host_copies", "auto", "copies of weights in RAM for devices: auto, on, off")                  \
+    X("compute.max_pinned_mb", "auto", "MB of pinned RAM at most: auto (by the machine's), or a number")     \
+    X("compute.async_offload", "auto", "units copied to a device ahead: auto (2), or 0 to 8")                \
+    X("compute.prefetch_sequence", "auto", "copy ahead for what runs once per token: auto, on, off")         \
+    X("compute.oom_retry", "on", "run a phase again when the device had no memory: on, off")                 \
+    X("compute.oom_fallback", "off", "then a leaner way whose result differs slightly: on, off")             \
+    X("compute.gpu_jobs", "auto", "jobs at once on a device: auto (1), or 1 to 64")                          \
+    X("compute.job_wait_s", "auto", "seconds that a job waits for others: auto (600), or a number")          \
+    X("engines.pinned_models", "", "engines or engine:component that leave a device last")                   \
     X("compute.pressure", "auto", "let a budget shrink while memory is short: auto, off")                    \
     X("compute.device", "cpu", "what computes: cpu, sim (a simulated device), or opencl:N")                  \
     X("compute.simulate_vram_mb", "1024", "memory of the simulated device, in MB")                           \

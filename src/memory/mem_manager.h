@@ -4,7 +4,7 @@
  *   request (a job) --- phase (a stretch that uses some handles) --- unit entered and left
  *
  *            storage            RAM                          device
- *   weight:  file range  -->  pinned staging, or lies there  -->  resident, or in a slot while its unit runs
+ *   weight:  file range  -->  host copy / pinned staging -->  resident, or in a slot while its unit runs
  *
  * A phase lists handles; they are placed, whole or partly, and stay until it ends. What it does not list
  * yields when memory is short. Units that found no room are copied into one of a few slots when they are
@@ -43,6 +43,9 @@ typedef struct mem_policy {
     mem_vram_mode vram_mode;      /* compute.vram_mode [auto] */
     uint64_t vram_limit_bytes;    /* compute.vram_limit_mb; 0: none */
     uint64_t vram_reserve_bytes;  /* compute.vram_reserve_mb [400]; weighed, never allocated */
+    uint64_t ram_reserve_bytes;   /* compute.ram_reserve; UINT64_MAX: max(2 GB, RAM / 10) */
+    mem_switch host_copies;       /* compute.host_copies [auto: while free RAM > reserve] (R6.1) */
+    uint64_t max_pinned_bytes;    /* compute.max_pinned_mb; UINT64_MAX: by R5.4 from the machine's RAM */
     uint32_t async_offload;       /* compute.async_offload [2]: copies ahead of the unit that runs; 0..8 */
     mem_switch prefetch_sequence; /* R5.3 [auto: off] */
     bool oom_retry;               /* compute.oom_retry [on] */
@@ -51,9 +54,14 @@ typedef struct mem_policy {
     double wait_limit_s;          /* R3.7 [600] */
     const char *pinned_models;    /* engines.<id>.pinned_models: "engine" or "engine:component", separated by
                                    * commas; yield last, are never unloaded. Copied. NULL: none */
+    const char *calibration_file; /* R9.3, "": not kept. Copied. NULL as "" */
+    const char *proc_root, *cgroup_root; /* NULL: the system's; tests point them at a copy. Not copied */
 } mem_policy;
 /* The built-in values. */
 void mem_policy_init(mem_policy *p);
+/* Those of the settings; calibration_file stays NULL. Strings point into `settings`. INVALID_ARGUMENT names a
+ * setting out of range. */
+weir_status mem_policy_read(mem_policy *p, const base_settings *settings, weir_error *err);
 
 /* ---- manager ---- */
 
@@ -61,7 +69,8 @@ typedef struct mem_manager mem_manager;
 
 /* device: not owned, outlives the manager. One whose table has no memory (the plain CPU) is managed at no
  * cost: its weights live in RAM and phases move and count nothing (R2.5). peer: a manager of the same
- * environment whose lock this one shares, so that requests can use both; NULL: none. Errors: OUT_OF_MEMORY,
+ * environment whose RAM tier (lock, pinned memory, RAM reserve) this one shares, so that requests can use
+ * both; NULL: none. Errors: OUT_OF_MEMORY,
  * BUDGET, INVALID_ARGUMENT (policy out of range), DEVICE. */
 weir_status mem_manager_create(base_env *env, dev_device *device, const mem_policy *policy, mem_manager *peer,
                                mem_manager **out, weir_error *err);
@@ -86,6 +95,8 @@ typedef struct mem_manager_info {
     dev_memory_info device; /* as the driver says now; zeroes on a host manager */
     uint64_t free_bytes;    /* R3.2 */
     uint64_t fixed_bytes, resident_bytes, slot_bytes, kept_bytes, working_bytes; /* what the manager took */
+    uint64_t pinned_bytes, host_copy_bytes; /* of the RAM tier, all peers together */
+    uint64_t max_pinned_bytes, ram_free_bytes, ram_reserve_bytes;
     uint32_t n_handles, n_requests, n_waiting;
 } mem_manager_info;
 weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_error *err);
@@ -107,6 +118,10 @@ typedef struct mem_handle_weight {
     void *host;
     base_file *file;
     uint64_t offset;
+    /* The whole storage that host lies in, where it is larger than the weight: pinned as one (R5.5). NULL:
+     * the weight is a storage of its own. */
+    void *storage;
+    uint64_t storage_bytes;
     bool streamable; /* read only inside its own unit's operations (R4.2); false: fixed part */
     bool shared;     /* with something outside the unit (tied head): fixed part */
     bool changes; /* compute may write it: copied back to `host` when it leaves (R6.1); fixed part. Not on a
@@ -132,7 +147,8 @@ weir_status mem_handle_mark(mem_handle *h, const char *path, mem_mark mark, weir
 weir_status mem_handle_seal(mem_handle *h, weir_error *err);
 /* Takes NULL. No phase uses it. Frees, copies nothing back (R6.2). */
 void mem_handle_destroy(mem_handle *h);
-/* Moves an idle handle off its device, with copying back. `host` also drops what was read into RAM.
+/* Moves an idle handle off its device, with copying back. `host` also drops what was read into RAM, and
+ * pinning.
  * INVALID_ARGUMENT where a phase uses it. */
 weir_status mem_handle_unload(mem_handle *h, bool host, weir_error *err);
 /* Another source of the same length for a weight (R6.4): an adapter, a voice. host as in mem_handle_weight.
@@ -151,7 +167,8 @@ typedef struct mem_handle_info {
     uint64_t smallest_bytes; /* R4.6 with one copy at a time, the least the streamer can do with */
     uint64_t loaded_bytes;   /* fixed part and resident units now on the device */
     uint64_t slot_bytes;
-    uint64_t host_bytes;     /* file ranges read into RAM: host managers, MEM_MARK_CPU */
+    uint64_t host_bytes;     /* file ranges read into RAM, and copies of weights there */
+    uint64_t pinned_bytes;   /* registered in place, and pinned copies */
     uint64_t streamed_bytes; /* copied into slots since creation */
     bool whole, busy;
 } mem_handle_info;

@@ -27,6 +27,7 @@ weir_status mem_handle_create(mem_manager *m, const char *engine, const char *co
     mem_handle *h = base_alloc(m->env, BASE_TAG_METADATA, sizeof *h, err);
     if (h == NULL) return err->code;
     *h = (mem_handle){.m = m, .kind = kind, .cap_bytes = UINT64_MAX, .calibration = 1};
+    h->calibration = mem_mgr_calibration(m, engine, component);
     h->last_unit = MGR_NONE;
     h->engine = base_strdup(m->env, BASE_TAG_METADATA, engine, err);
     if (h->engine != NULL) h->component = base_strdup(m->env, BASE_TAG_METADATA, component, err);
@@ -271,6 +272,7 @@ void mem_handle_destroy(mem_handle *h)
     mem_handle **at = &m->handles;
     while (*at != h) at = &(*at)->next;
     *at = h->next;
+    if (h->sealed) mem_mgr_host_release(h);
     base_lock_leave(m->tier->lock);
     if (h->ram != NULL) base_pages_free(m->env, BASE_TAG_WEIGHTS_HOST, h->ram, h->ram_bytes);
     for (uint32_t i = 0; i < h->n_weights; i++) base_free(m->env, h->weights[i].name);
@@ -297,6 +299,7 @@ weir_status mem_handle_unload(mem_handle *h, bool host, weir_error *err)
             mem_mgr_quiet(h->m);
             mem_mgr_move_off(h, true);
         }
+        if (host && h->sealed) mem_mgr_host_release(h);
         if (host && h->ram != NULL) {
             base_pages_free(h->m->env, BASE_TAG_WEIGHTS_HOST, h->ram, h->ram_bytes);
             h->ram = NULL;
@@ -326,6 +329,8 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
             mem_mgr_quiet(h->m);
             mem_mgr_drop_slots(h);
             if (w->unit <= h->n_units) mem_mgr_drop_unit(h, w->unit, true);
+            mem_mgr_drop_image(h, w->unit);
+            mem_mgr_unpin(h->m, w);
         }
         if (h->ram != NULL) {
             base_pages_free(h->m->env, BASE_TAG_WEIGHTS_HOST, h->ram, h->ram_bytes);
@@ -334,6 +339,8 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
         w->source.host = source->host;
         w->source.file = source->file;
         w->source.offset = source->offset;
+        w->source.storage = source->storage;
+        w->source.storage_bytes = source->storage_bytes;
     }
     base_lock_leave(h->m->tier->lock);
     return status;
@@ -353,6 +360,13 @@ void mem_handle_get_info(const mem_handle *h, mem_handle_info *out)
                              .host_bytes = h->ram != NULL ? h->ram_bytes : 0,
                              .streamed_bytes = h->streamed_bytes,
                              .busy = h->user != NULL};
+    for (uint32_t i = 0; h->sealed && i <= h->n_units; i++) {
+        const mgr_unit *u = &h->units[i];
+        if (u->image != NULL) out->host_bytes += u->image_bytes;
+        if (u->image != NULL && u->image_pinned) out->pinned_bytes += u->image_bytes;
+    }
+    for (uint32_t i = 0; i < h->n_weights; i++)
+        if (h->weights[i].pinned) out->pinned_bytes += h->weights[i].source.bytes;
     if (h->sealed) {
         out->fixed_bytes = h->units[h->n_units].bytes;
         out->smallest_bytes = mem_mgr_smallest(h, h->n_units != 0);

@@ -5,6 +5,8 @@
  *   mgr_stream.c   units entered and left, slots          mgr_phase.c   requests and phases
  *   mgr_work.c     memory and work inside a phase         mgr_retry.c   exact retry, fallback, tiles
  *
+ *   mgr_host.c     copies in RAM, pinning, RAM reserve    mgr_calibrate.c, mgr_policy.c
+ *
  * The rules of the shared state are in README.md. */
 #ifndef WEIR_MGR_INTERNAL_H
 #define WEIR_MGR_INTERNAL_H
@@ -18,6 +20,8 @@
 #define MGR_MAX_SLOTS          (MEM_MAX_OFFLOAD + 1)
 #define MGR_MANAGERS           8
 #define MGR_NONE               UINT32_MAX
+#define MGR_MAX_RATIOS         256
+#define MGR_PIN_BYTES          UINT64_C(1000000) /* R5.5 */
 
 /* The RAM tier that peers share: one lock for all that hangs off their managers. */
 typedef struct mgr_tier {
@@ -27,6 +31,14 @@ typedef struct mgr_tier {
     uint64_t clock;   /* counts uses and placements: least recently used, order of placement */
     uint64_t arrival; /* of requests */
     mem_request *requests;
+    mem_manager *managers;
+    uint64_t pinned_bytes, max_pinned_bytes, host_copy_bytes, ram_reserve_bytes;
+    const char *proc_root, *cgroup_root;
+    struct mgr_ratio {
+        char key[2 * MEM_NAME_BYTES];
+        double ratio;
+    } * ratios; /* MGR_MAX_RATIOS of them */
+    uint32_t n_ratios;
 } mgr_tier;
 
 typedef struct mgr_kept {
@@ -35,13 +47,23 @@ typedef struct mgr_kept {
     uint64_t bytes;
 } mgr_kept;
 
+typedef struct mgr_pin { /* memory that is pinned where it lies */
+    void *host;
+    uint64_t bytes;
+    uint32_t n_uses;
+} mgr_pin;
+
 struct mem_manager {
     base_env *env;
+    mem_manager *next; /* of the tier's */
     dev_device *device;
     const dev_memory_table *mem; /* NULL: computes in RAM */
     mem_policy policy;
-    char *pinned_models;
+    char *pinned_models, *calibration_file;
     mgr_tier *tier;
+    bool can_register, unified;
+    mgr_pin *pins;
+    uint32_t n_pins, cap_pins;
     uint64_t alignment;
     mem_handle *handles;
     uint64_t device_bytes[BASE_DEVICE_TAG_COUNT];
@@ -58,7 +80,9 @@ typedef struct mgr_weight {
     mem_handle_weight source; /* name not used */
     uint32_t unit;            /* as registered, then as sealed; the fixed part is h->n_units */
     mem_mark mark;
-    uint64_t at; /* in the unit's block */
+    uint64_t at;           /* in the unit's block */
+    bool in_image, pinned; /* pinned: its storage, where it lies */
+    uint64_t image_at;
 } mgr_weight;
 
 typedef struct mgr_unit {
@@ -70,7 +94,10 @@ typedef struct mgr_unit {
     bool filled, wanted;
     uint64_t placed; /* order of placement */
     uint32_t slot, entered;
-    uint32_t next; /* learned: which unit came behind it */
+    uint32_t next;  /* learned: which unit came behind it */
+    uint8_t *image; /* a copy of its weights in RAM (mgr_host.c); NULL: none */
+    uint64_t image_bytes;
+    bool image_pinned;
 } mgr_unit;
 
 typedef struct mgr_slot {
@@ -183,6 +210,24 @@ weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err);
 void mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool copy_back);
 void mem_mgr_drop_slots(mem_handle *h);
 void mem_mgr_move_off(mem_handle *h, bool copy_back);
+
+/* mgr_host.c */
+/* Pins what lies in RAM and copies there what may be copied, as far as there is room. Fails nothing. */
+void mem_mgr_host_prepare(mem_handle *h, mem_request *r);
+void mem_mgr_host_release(mem_handle *h);
+void mem_mgr_drop_image(mem_handle *h, uint32_t unit);
+void mem_mgr_unpin(mem_manager *m, mgr_weight *w);
+uint64_t mem_mgr_ram_free(const mem_manager *m);
+void mem_mgr_ram_pressure(mem_manager *m); /* R6.5 */
+bool mem_mgr_pin_room(const mem_manager *m, uint64_t bytes);
+
+/* mgr_manager.c */
+bool mem_mgr_is_pinned_model(const mem_handle *h);
+
+/* mgr_calibrate.c */
+void mem_mgr_calibration_load(mem_manager *m);
+double mem_mgr_calibration(const mem_manager *m, const char *engine, const char *component);
+void mem_mgr_calibrated(mem_handle *h, double ratio); /* keeps it, also in the file */
 
 /* mgr_work.c */
 void mem_mgr_free_blocks(mem_phase *p);

@@ -11,12 +11,14 @@ static weir_status stage_open(mem_manager *m, weir_error *err)
     void *p = NULL;
     uint64_t bytes = 2 * MGR_STAGE_BYTES;
     weir_error local = {0};
-    weir_status status = base_ledger_reserve(m->env, BASE_TAG_PINNED, bytes, &local);
+    weir_status status = mem_mgr_pin_room(m, bytes) ? WEIR_OK : WEIR_ERR_BUDGET; /* R5.4 */
+    if (status == WEIR_OK) status = base_ledger_reserve(m->env, BASE_TAG_PINNED, bytes, &local);
     if (status == WEIR_OK) {
         status = m->mem->pin_alloc(m->device, bytes, &p, &local);
         if (status != WEIR_OK) base_ledger_release(m->env, BASE_TAG_PINNED, bytes);
     }
     m->stage_pinned = status == WEIR_OK;
+    if (m->stage_pinned) m->tier->pinned_bytes += bytes;
     if (!m->stage_pinned) p = base_pages_alloc(m->env, BASE_TAG_IO, bytes, false, err); /* R5.4 */
     if (p == NULL) return err->code;
     m->stage = p;
@@ -64,11 +66,12 @@ weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t 
         if (w->unit != unit) continue;
         weir_status status = mem_mgr_cancelled(r, err); /* R5.6 */
         if (status != WEIR_OK) return status;
-        if (w->source.host == NULL)
+        const uint8_t *from =
+            h->units[unit].image != NULL && w->in_image ? h->units[unit].image + w->image_at : w->source.host;
+        if (from == NULL)
             status = upload_file(h, w, block + w->at, stream, r, done, err);
         else
-            status =
-                m->mem->upload(m->device, stream, block + w->at, w->source.host, w->source.bytes, done, err);
+            status = m->mem->upload(m->device, stream, block + w->at, from, w->source.bytes, done, err);
         if (status != WEIR_OK) return status;
     }
     return WEIR_OK;
@@ -167,6 +170,7 @@ weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const 
     mem_manager *m = h->m;
     uint64_t smallest = mem_mgr_smallest(h, h->n_units != 0);
     weir_status status;
+    mem_mgr_host_prepare(h, r);
     mem_mgr_decide(h, budget);
     for (;;) {
         status = allocate(h, r, p, err);

@@ -4,30 +4,32 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *mem_vram_mode_text(mem_vram_mode mode)
+/* R5.4, R6.5 */
+static weir_status read_machine(mgr_tier *t, const mem_policy *p, weir_error *err)
 {
-    static const char *const texts[] = {"high", "auto", "low", "none", "shared"};
-    return (unsigned)mode < sizeof texts / sizeof *texts ? texts[mode] : "unknown";
+    base_memory_limits limits;
+    t->proc_root = p->proc_root != NULL ? p->proc_root : "/proc";
+    t->cgroup_root = p->cgroup_root != NULL ? p->cgroup_root : "/sys/fs/cgroup";
+    weir_status status = base_memory_limits_read(t->env, t->proc_root, t->cgroup_root, &limits, err);
+    if (status != WEIR_OK) return status;
+    uint64_t ram = base_min(limits.total_bytes, limits.cgroup_limit_bytes), four_gb = UINT64_C(4000000000);
+    uint64_t most = base_max(ram / 5 * 2, base_min(ram / 10 * 9, ram > four_gb ? ram - four_gb : 0));
+    t->max_pinned_bytes = p->max_pinned_bytes != UINT64_MAX ? p->max_pinned_bytes : most;
+    t->ram_reserve_bytes =
+        p->ram_reserve_bytes != UINT64_MAX ? p->ram_reserve_bytes : base_max(UINT64_C(2000000000), ram / 10);
+    return WEIR_OK;
 }
 
-void mem_policy_init(mem_policy *p)
-{
-    *p = (mem_policy){
-        .vram_mode = MEM_VRAM_AUTO,
-        .vram_reserve_bytes = UINT64_C(400000000),
-        .async_offload = 2,
-        .oom_retry = true,
-        .gpu_jobs = 1,
-        .wait_limit_s = 600,
-    };
-}
-
-static mgr_tier *tier_open(base_env *env, weir_error *err)
+static mgr_tier *tier_open(base_env *env, const mem_policy *policy, weir_error *err)
 {
     mgr_tier *t = base_alloc(env, BASE_TAG_RUNTIME, sizeof *t, err);
     if (t == NULL) return NULL;
     t->env = env;
-    if (base_lock_create(env, &t->lock, err) == WEIR_OK) return t;
+    t->ratios = base_alloc_array(env, BASE_TAG_RUNTIME, MGR_MAX_RATIOS, sizeof *t->ratios, err);
+    if (t->ratios != NULL && read_machine(t, policy, err) == WEIR_OK &&
+        base_lock_create(env, &t->lock, err) == WEIR_OK)
+        return t;
+    base_free(env, t->ratios);
     base_free(env, t);
     return NULL;
 }
@@ -56,20 +58,30 @@ weir_status mem_manager_create(base_env *env, dev_device *device, const mem_poli
         base_strdup(env, BASE_TAG_RUNTIME, policy->pinned_models != NULL ? policy->pinned_models : "", err);
     if (m->pinned_models == NULL) goto fail;
     m->policy.pinned_models = m->pinned_models;
+    m->calibration_file = base_strdup(env, BASE_TAG_RUNTIME,
+                                      policy->calibration_file != NULL ? policy->calibration_file : "", err);
+    if (m->calibration_file == NULL) goto fail;
+    m->policy.calibration_file = m->calibration_file;
     dev_memory_info info;
     if (m->mem != NULL) {
         if (m->mem->info(device, &info, err) != WEIR_OK) goto fail;
         m->alignment = base_max(info.alignment, 16);
+        m->can_register = info.can_register;
+        m->unified = info.unified;
     }
-    m->tier = peer != NULL ? peer->tier : tier_open(env, err);
+    m->tier = peer != NULL ? peer->tier : tier_open(env, policy, err);
     if (m->tier == NULL) goto fail;
     base_lock_enter(m->tier->lock);
     m->tier->n_managers++;
+    m->next = m->tier->managers;
+    m->tier->managers = m;
+    mem_mgr_calibration_load(m);
     base_lock_leave(m->tier->lock);
     *out = m;
     return WEIR_OK;
 
 fail:
+    base_free(env, m->calibration_file);
     base_free(env, m->pinned_models);
     base_free(env, m);
     return err->code;
@@ -84,16 +96,23 @@ void mem_manager_destroy(mem_manager *m)
     if (m->stage != NULL && m->stage_pinned) {
         m->mem->pin_free(m->device, m->stage, 2 * MGR_STAGE_BYTES);
         base_ledger_release(m->env, BASE_TAG_PINNED, 2 * MGR_STAGE_BYTES);
+        t->pinned_bytes -= 2 * MGR_STAGE_BYTES;
     } else if (m->stage != NULL) {
         base_pages_free(m->env, BASE_TAG_IO, m->stage, 2 * MGR_STAGE_BYTES);
     }
     base_lock_enter(t->lock);
+    mem_manager **at = &t->managers;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
     bool last = --t->n_managers == 0;
     base_lock_leave(t->lock);
     if (last) {
         base_lock_destroy(t->lock);
+        base_free(t->env, t->ratios);
         base_free(t->env, t);
     }
+    base_free(m->env, m->pins);
+    base_free(m->env, m->calibration_file);
     base_free(m->env, m->pinned_models);
     base_free(m->env, m);
 }
@@ -173,7 +192,7 @@ uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except)
     return free_bytes;
 }
 
-static bool is_pinned(const mem_handle *h)
+bool mem_mgr_is_pinned_model(const mem_handle *h)
 {
     const char *p = h->m->pinned_models;
     size_t engine = strlen(h->engine), component = strlen(h->component);
@@ -193,7 +212,7 @@ static bool yields_before(const mem_handle *a, const mem_handle *b)
 {
     bool a_whole = mem_mgr_is_whole(a), b_whole = mem_mgr_is_whole(b);
     if (a_whole != b_whole) return b_whole;
-    bool a_pinned = is_pinned(a), b_pinned = is_pinned(b);
+    bool a_pinned = mem_mgr_is_pinned_model(a), b_pinned = mem_mgr_is_pinned_model(b);
     if (a_pinned != b_pinned) return b_pinned;
     return a->used < b->used;
 }
@@ -339,7 +358,7 @@ uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
     base_lock_enter(m->tier->lock);
     mem_mgr_quiet(m);
     for (mem_handle *h = m->handles; h != NULL; h = h->next) {
-        if (h->user != NULL || (is_pinned(h) && !pinned)) continue;
+        if (h->user != NULL || (mem_mgr_is_pinned_model(h) && !pinned)) continue;
         freed += mem_mgr_held(h);
         mem_mgr_move_off(h, true);
     }
@@ -362,6 +381,11 @@ weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_err
     out->slot_bytes = m->device_bytes[BASE_DEVICE_SLOTS];
     out->kept_bytes = m->device_bytes[BASE_DEVICE_KEPT];
     out->working_bytes = m->device_bytes[BASE_DEVICE_WORK];
+    out->pinned_bytes = m->tier->pinned_bytes;
+    out->host_copy_bytes = m->tier->host_copy_bytes;
+    out->max_pinned_bytes = m->tier->max_pinned_bytes;
+    out->ram_reserve_bytes = m->tier->ram_reserve_bytes;
+    out->ram_free_bytes = mem_mgr_ram_free(m);
     for (mem_handle *h = m->handles; h != NULL; h = h->next) out->n_handles++;
     for (mem_request *r = m->tier->requests; r != NULL; r = r->next) {
         out->n_requests += !r->waiting;

@@ -176,6 +176,7 @@ static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
             m->policy.vram_mode == MEM_VRAM_HIGH ? h->whole_bytes : mem_mgr_smallest(h, h->n_units != 0);
     }
     uint64_t aside = part->working + m->policy.vram_reserve_bytes;
+    mem_mgr_ram_pressure(m);
     part->need = (whole > held ? whole - held : 0) + aside;
     part->free_bytes = mem_mgr_free_bytes(m, r);
     if (part->free_bytes < part->need && mem_mgr_yield(m, part->need - part->free_bytes, r, p) != 0)
@@ -369,7 +370,7 @@ static void calibrate(mem_phase *p, const mgr_part *part)
     double ratio = (double)part->peak / (double)part->estimate * 1.1;
     for (uint32_t i = 0; i < p->n_handles; i++) {
         if (p->handles[i]->m != part->m) continue;
-        p->handles[i]->calibration = ratio < 16 ? ratio : 16;
+        mem_mgr_calibrated(p->handles[i], ratio < 16 ? ratio : 16);
         return;
     }
 }

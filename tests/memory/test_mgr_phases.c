@@ -436,6 +436,74 @@ static void failures_are_not_lost(void **state)
     close_rig(&r);
 }
 
+/* R5.4, R5.5, R6.1: copies are pinned as far as the budget goes, without pinning and without copies the sums
+ * are the same, and all of it is given back. */
+static void copies_in_ram(void **state)
+{
+    (void)state;
+    static const uint64_t budgets[] = {UINT64_MAX, 2 * UNIT_BYTES, 0};
+    for (int copies = MEM_ON; copies <= MEM_OFF; copies++)
+        for (size_t b = 0; b < 3; b++) {
+            rig r;
+            model x;
+            mem_handle_info info;
+            mem_manager_info all;
+            dev_sim_options o = device_of(WHOLE / 2 + 131072);
+            mem_policy p = test_policy();
+            p.host_copies = (mem_switch)copies;
+            p.max_pinned_bytes = budgets[b];
+            o.chaos_seed = 3;
+            open_rig(&r, o, p);
+            open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
+            check_model(&r, r.m, &x);
+            check_model(&r, r.m, &x);
+            mem_handle_get_info(x.h, &info);
+            ok(&r, mem_manager_get_info(r.m, &all, &r.err));
+            if (b == 0 && copies == MEM_ON) assert_int_equal(info.pinned_bytes, WHOLE);
+            if (b != 0) assert_true(all.pinned_bytes <= budgets[b]);
+            if (b == 2 || copies == MEM_OFF) assert_int_equal(info.pinned_bytes + info.host_bytes, 0);
+            ok(&r, mem_handle_unload(x.h, true, &r.err));
+            ok(&r, mem_manager_get_info(r.m, &all, &r.err));
+            assert_int_equal(all.pinned_bytes + all.host_copy_bytes, 0);
+            close_model(&x);
+            close_rig(&r);
+        }
+}
+
+/* R9.3: what a phase took above its estimate is remembered, in the file too; other versions are ignored. */
+static void estimates_learn(void **state)
+{
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "/tmp/weir_calibration_%ld.json", (long)getpid());
+    unlink(path);
+    double wanted = (262144.0 + 1024) / 131072 * 1.1;
+    for (int round = 0; round < 3; round++) {
+        rig r;
+        model x;
+        mem_policy p = test_policy();
+        p.calibration_file = path;
+        open_rig(&r, device_of(4u << 20), p);
+        open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
+        x.work_bytes = 262144;
+        mem_report rep = check_model(&r, r.m, &x);
+        double got = rep.components[0].calibration;
+        if (round == 1)
+            assert_true(got > wanted - 0.01 && got < wanted + 0.01);
+        else
+            assert_true(got == 1);
+        rep = check_model(&r, r.m, &x);
+        assert_true(rep.components[0].calibration > wanted - 0.01);
+        close_model(&x);
+        close_rig(&r);
+        if (round != 1) continue;
+        FILE *f = fopen(path, "w");
+        fprintf(f, "{\"version\": 1, \"ratios\": {\"test:a\": 9}}");
+        fclose(f);
+    }
+    unlink(path);
+}
+
 static weir_status ramp(void *arg, uint64_t begin, uint64_t end, float *out, weir_error *err)
 {
     (void)err;
@@ -469,6 +537,7 @@ int main(void)
         cmocka_unit_test(two_jobs_at_once),       cmocka_unit_test(cancellation_is_heard),
         cmocka_unit_test(default_units),          cmocka_unit_test(files_stream_through_staging),
         cmocka_unit_test(tiles_cover_everything), cmocka_unit_test(failures_are_not_lost),
+        cmocka_unit_test(copies_in_ram),          cmocka_unit_test(estimates_learn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
