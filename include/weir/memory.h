@@ -2,7 +2,8 @@
  * small for them. docs/engines.md teaches it, examples/pipeline uses all of it.
  *
  *   weir_manager (one per device) --- weir_component --- unit (moves together) --- weight
- *   weir_request (a job) --- weir_phase (a stretch that uses some components) --- unit entered and left
+ *   weir_request (a job) --- weir_use: a phase (a stretch that uses some components) --- unit entered and
+ * left
  *
  * Results do not depend on how much of a component the device holds. Threads: a request belongs to one thread
  * at a time, different requests may run on different threads; weir_request_cancel comes from anywhere.

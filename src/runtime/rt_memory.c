@@ -1,0 +1,254 @@
+/* The public memory manager: devices, managers and components. */
+#include "rt_memory_internal.h"
+
+#include <string.h>
+
+void weir_manager_options_init(weir_manager_options *o)
+{
+    *o = (weir_manager_options){.struct_size = sizeof(*o)};
+}
+
+static weir_status create_device(weir_context *c, const rt_device_options *d, uint32_t n_threads,
+                                 dev_device **out, weir_error *err)
+{
+    const char *cpu = base_settings_get(c->settings, "cpu");
+    dev_sim_options sim = {
+        .memory_bytes = d->simulate_bytes, .link_bytes_per_s = d->simulate_link, .strict = true};
+    if (d->kind == RT_DEVICE_CPU) return dev_cpu_create(c->env, cpu, n_threads, out, err);
+    if (d->kind == RT_DEVICE_SIM) {
+        if (sim.memory_bytes == 0)
+            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                             "a simulated device of 0 MB: set compute.simulate_vram_mb");
+        return dev_sim_create(c->env, cpu, n_threads, &sim, out, err);
+    }
+    char *folder = base_settings_cache_folder(c->settings, err);
+    if (folder == NULL) return err->code;
+    weir_status status = dev_opencl_create(c->env, d->index, folder, out, err);
+    base_free(c->env, folder);
+    return status;
+}
+
+static mem_vram_mode mode_of(rt_vram_mode mode)
+{
+    switch (mode) {
+    case RT_VRAM_HIGH: return MEM_VRAM_HIGH;
+    case RT_VRAM_LOW: return MEM_VRAM_LOW;
+    case RT_VRAM_NONE: return MEM_VRAM_NONE;
+    case RT_VRAM_SHARED: return MEM_VRAM_SHARED;
+    default: return MEM_VRAM_AUTO;
+    }
+}
+
+weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
+                                weir_error *err)
+{
+    weir_error local;
+    rt_device_options d;
+    mem_policy policy;
+    uint32_t n_threads = o != NULL && o->n_threads != 0 ? o->n_threads : 1;
+
+    err = rt_error(err, &local);
+    if (o != NULL && o->device != NULL) {
+        weir_status set = weir_context_set(c, "compute.device", o->device, err);
+        if (set != WEIR_OK) return set;
+    }
+    weir_status status = rt_device_settings(c, &d, err);
+    if (status != WEIR_OK) return status;
+    weir_manager *m = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof(*m), err);
+    if (m == NULL) return err->code;
+    *m = (weir_manager){.context = c};
+    mem_policy_init(&policy);
+    policy.vram_mode = mode_of(d.mode);
+    policy.vram_limit_bytes = d.limit_bytes;
+    policy.vram_reserve_bytes = d.reserve_bytes;
+    status = create_device(c, &d, n_threads, &m->device, err);
+    if (status == WEIR_OK)
+        status = mem_manager_create(c->env, m->device, &policy,
+                                    o != NULL && o->peer != NULL ? o->peer->m : NULL, &m->m, err);
+    if (status != WEIR_OK) {
+        weir_manager_destroy(m);
+        return status;
+    }
+    *out = m;
+    return WEIR_OK;
+}
+
+void weir_manager_destroy(weir_manager *m)
+{
+    if (m == NULL) return;
+    mem_manager_destroy(m->m);
+    dev_destroy(m->device);
+    base_free(m->context->env, m);
+}
+
+uint64_t weir_manager_unload_idle(weir_manager *m, bool pinned)
+{
+    return mem_manager_unload_idle(m->m, pinned);
+}
+
+weir_status weir_manager_get_info(weir_manager *m, weir_manager_info *out, weir_error *err)
+{
+    weir_error local;
+    mem_manager_info i;
+    weir_status status = mem_manager_get_info(m->m, &i, rt_error(err, &local));
+    if (status != WEIR_OK) return status;
+    *out = (weir_manager_info){.struct_size = sizeof(*out),
+                               .vram_mode = mem_vram_mode_text(i.policy.vram_mode),
+                               .host = mem_manager_is_host(m->m),
+                               .total_bytes = i.device.total_bytes,
+                               .free_bytes = i.free_bytes,
+                               .limit_bytes = i.policy.vram_limit_bytes,
+                               .reserve_bytes = i.policy.vram_reserve_bytes,
+                               .fixed_bytes = i.fixed_bytes,
+                               .resident_bytes = i.resident_bytes,
+                               .slot_bytes = i.slot_bytes,
+                               .kept_bytes = i.kept_bytes,
+                               .working_bytes = i.working_bytes,
+                               .n_components = i.n_handles,
+                               .n_requests = i.n_requests,
+                               .n_waiting = i.n_waiting};
+    return WEIR_OK;
+}
+
+/* ---- components ---- */
+
+weir_status weir_component_create(weir_manager *m, const char *engine, const char *component, weir_kind kind,
+                                  weir_component **out, weir_error *err)
+{
+    weir_error local;
+    base_env *env = m->context->env;
+    err = rt_error(err, &local);
+    weir_component *h = base_alloc(env, BASE_TAG_RUNTIME, sizeof(*h), err);
+    if (h == NULL) return err->code;
+    *h = (weir_component){.env = env};
+    weir_status status = mem_handle_create(
+        m->m, engine, component, kind == WEIR_KIND_SEQUENCE ? MEM_SEQUENCE : MEM_ONESHOT, &h->h, err);
+    if (status == WEIR_OK)
+        *out = h;
+    else
+        base_free(env, h);
+    return status;
+}
+
+static const mem_mark marks[] = {[WEIR_MARK_NONE] = MEM_MARK_NONE,
+                                 [WEIR_MARK_HOT] = MEM_MARK_HOT,
+                                 [WEIR_MARK_FIXED] = MEM_MARK_FIXED,
+                                 [WEIR_MARK_COLD] = MEM_MARK_COLD,
+                                 [WEIR_MARK_CPU] = MEM_MARK_CPU};
+
+weir_status weir_component_add_unit(weir_component *h, const char *name, weir_mark mark, uint32_t *unit,
+                                    weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    if ((unsigned)mark > WEIR_MARK_CPU)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "unit %.60s: there is no mark %d", name, (int)mark);
+    return mem_handle_add_unit(h->h, name, marks[mark], unit, err);
+}
+
+void weir_weight_init(weir_weight *w)
+{
+    *w = (weir_weight){.struct_size = sizeof(*w), .streamable = true};
+}
+
+static weir_status open_file(weir_component *h, const char *path, base_file **out, weir_error *err)
+{
+    for (rt_weight_file *f = h->files; f != NULL; f = f->next) {
+        *out = f->file;
+        if (strcmp(f->path, path) == 0) return WEIR_OK;
+    }
+    rt_weight_file *f = base_alloc(h->env, BASE_TAG_RUNTIME, sizeof(*f), err);
+    if (f == NULL) return err->code;
+    *f = (rt_weight_file){.path = base_strdup(h->env, BASE_TAG_RUNTIME, path, err)};
+    weir_status status = f->path == NULL ? err->code : base_file_open(h->env, path, &f->file, err);
+    if (status != WEIR_OK) {
+        base_free(h->env, f->path);
+        base_free(h->env, f);
+        return status;
+    }
+    f->next = h->files;
+    h->files = f;
+    *out = f->file;
+    return WEIR_OK;
+}
+
+weir_status weir_component_add_weight(weir_component *h, uint32_t unit, const weir_weight *w, uint32_t *id,
+                                      weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    mem_handle_weight weight = {.name = w->name,
+                                .bytes = w->bytes,
+                                .host = w->host,
+                                .offset = w->offset,
+                                .streamable = w->streamable,
+                                .shared = w->shared,
+                                .changes = w->changes};
+    if (w->name == NULL || (w->host == NULL) == (w->path == NULL))
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "weight %.60s: it needs a name, and either host memory or a file",
+                         w->name != NULL ? w->name : "(no name)");
+    weir_status status = w->path == NULL ? WEIR_OK : open_file(h, w->path, &weight.file, err);
+    if (status != WEIR_OK) return status;
+    return mem_handle_add_weight(h->h, unit, &weight, id, err);
+}
+
+weir_status weir_component_mark(weir_component *h, const char *path, weir_mark mark, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    if ((unsigned)mark > WEIR_MARK_CPU)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%.60s: there is no mark %d", path, (int)mark);
+    return mem_handle_mark(h->h, path, marks[mark], err);
+}
+
+weir_status weir_component_seal(weir_component *h, weir_error *err)
+{
+    weir_error local;
+    return mem_handle_seal(h->h, rt_error(err, &local));
+}
+
+void weir_component_destroy(weir_component *h)
+{
+    if (h == NULL) return;
+    mem_handle_destroy(h->h);
+    while (h->files != NULL) {
+        rt_weight_file *f = h->files;
+        h->files = f->next;
+        base_file_close(f->file);
+        base_free(h->env, f->path);
+        base_free(h->env, f);
+    }
+    base_free(h->env, h);
+}
+
+weir_status weir_component_unload(weir_component *h, bool host, weir_error *err)
+{
+    weir_error local;
+    return mem_handle_unload(h->h, host, rt_error(err, &local));
+}
+
+void weir_component_get_info(const weir_component *h, weir_component_info *out)
+{
+    mem_handle_info i;
+    mem_handle_get_info(h->h, &i);
+    *out = (weir_component_info){.struct_size = sizeof(*out),
+                                 .engine = i.engine,
+                                 .component = i.component,
+                                 .n_units = i.n_units,
+                                 .n_weights = i.n_weights,
+                                 .size_bytes = i.size_bytes,
+                                 .fixed_bytes = i.fixed_bytes,
+                                 .smallest_bytes = i.smallest_bytes,
+                                 .loaded_bytes = i.loaded_bytes,
+                                 .slot_bytes = i.slot_bytes,
+                                 .host_bytes = i.host_bytes,
+                                 .streamed_bytes = i.streamed_bytes,
+                                 .whole = i.whole,
+                                 .busy = i.busy};
+}
+
+uint32_t weir_component_unit_of(const weir_component *h, uint32_t weight)
+{
+    return mem_handle_unit_of(h->h, weight);
+}

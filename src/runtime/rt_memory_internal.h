@@ -1,0 +1,31 @@
+/* The handles behind include/weir/memory.h: each holds the memory manager's own. */
+#ifndef WEIR_RT_MEMORY_INTERNAL_H
+#define WEIR_RT_MEMORY_INTERNAL_H
+
+#include "rt_internal.h"
+#include "weir/memory.h"
+
+struct weir_manager {
+    weir_context *context;
+    dev_device *device;
+    mem_manager *m;
+};
+
+typedef struct rt_weight_file {
+    struct rt_weight_file *next;
+    base_file *file;
+    char *path;
+} rt_weight_file;
+
+struct weir_component {
+    base_env *env;
+    mem_handle *h;
+    rt_weight_file *files; /* opened for its weights, closed with it */
+};
+
+struct weir_generator {
+    base_env *env;
+    base_rng rng;
+};
+
+#endif
