@@ -163,7 +163,11 @@ $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libweir.a
 	@mkdir -p $(dir $@)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-examples: $(addprefix $(BUILD)/examples/,$(EXAMPLES))
+$(BUILD)/examples/pipeline: $(BUILD)/obj/examples/pipeline/pipeline.o $(BUILD)/libweir.a
+	@mkdir -p $(dir $@)
+	$(call say,LD $@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+examples: $(addprefix $(BUILD)/examples/,$(EXAMPLES)) $(BUILD)/examples/pipeline
 
 # ---- installing
 PREFIX ?= /usr/local
