@@ -2,7 +2,7 @@
  *
  *   products of what stays   |####|    |####|    |####|         in the layout in which it lies in memory
  *   products of tiles           |####|    |####|    |####|      in the file's layout, tile by tile
- *   reading alone                  |####|    |####|    |####|
+ *   reading alone                  |####|    |####|    |####|         as the ring does; as storage likes best
  *   both at once                      |####|    |####|    |####|
  *
  * Reading costs the processors something and computing slows reads down; the last line tells how much. The
@@ -124,18 +124,28 @@ static void reading_finish(reading *r)
     r->block = NULL;
 }
 
-static weir_status reading_init(reading *r, weir_model *m, const rt_options *o, const mem_plan *plan,
-                                weir_error *err)
+/* depth reads of read_bytes each. */
+static weir_status reading_init(reading *r, weir_model *m, const rt_options *o, uint64_t read_bytes,
+                                uint64_t depth, weir_error *err)
 {
     base_aio_options aio = o->aio;
     r->file = rt_storage_file(m);
-    r->tile_bytes = base_align_up(base_max(plan->tile_bytes, 65536), 4096);
-    uint64_t depth = plan->ring_bytes / r->tile_bytes;
-    r->depth = (uint32_t)base_min(base_max(depth, 3) - 2, READS_MAX);
+    r->tile_bytes = base_align_up(base_max(read_bytes, 65536), 4096);
+    r->depth = (uint32_t)base_min(base_max(depth, 1), READS_MAX);
     r->block = base_pages_alloc(r->env, BASE_TAG_IO, r->depth * r->tile_bytes, true, err);
     if (r->block == NULL) return err->code;
     aio.depth = READS_MAX;
     return base_aio_create(r->env, &aio, &r->aio, err);
+}
+
+/* The same queue and memory in reads of the size and number that storage likes best, by turns with r. */
+static reading liked_by_storage(const reading *r, const base_storage *s)
+{
+    reading best = *r;
+    uint64_t room = r->depth * r->tile_bytes;
+    best.tile_bytes = base_min(base_align_up(base_max(s->read_bytes, 65536), 4096), room);
+    best.depth = (uint32_t)base_min(base_min(s->depth, READS_MAX), room / best.tile_bytes);
+    return best;
 }
 
 static weir_status queue_read(reading *r, uint32_t i, weir_error *err)
@@ -266,15 +276,19 @@ static double slowed(double rate, double alone)
 }
 
 /* In turns, so that what slows the machine for a while slows all of them. */
-static weir_status windows(products *b, reading *r, bool packed, rt_rates *out, weir_error *err)
+static weir_status windows(products *b, reading *r, reading *best, bool packed, rt_rates *out,
+                           weir_error *err)
 {
     double stay[WINDOWS], tile[WINDOWS], alone[WINDOWS], with_reads[WINDOWS], with_products[WINDOWS];
+    double liked[WINDOWS];
     weir_status status = pass_over(b, NULL, packed, err); /* does not count */
     for (int i = 0; i < WINDOWS && status == WEIR_OK; i++) {
         status = window(b->env, b, NULL, packed, &stay[i], NULL, err);
         if (r == NULL || status != WEIR_OK) continue;
         status = window(b->env, b, NULL, out->tiles_packed, &tile[i], NULL, err);
         if (status == WEIR_OK) status = window(b->env, NULL, r, false, NULL, &alone[i], err);
+        if (status == WEIR_OK && best != NULL)
+            status = window(b->env, NULL, best, false, NULL, &liked[i], err);
         if (status == WEIR_OK) status = window(b->env, b, r, packed, &with_reads[i], &with_products[i], err);
     }
     if (status != WEIR_OK) return status;
@@ -283,6 +297,7 @@ static weir_status windows(products *b, reading *r, bool packed, rt_rates *out, 
     double computing = median(with_reads), reads = median(with_products);
     out->tile_s_per_byte = 1 / median(tile) + slowed(computing, 1 / out->stay_s_per_byte) / reads;
     out->read_s_per_computed_byte = slowed(reads, median(alone)) / computing;
+    if (best != NULL) out->ring_share = 1 - slowed(median(alone), median(liked));
     return WEIR_OK;
 }
 
@@ -290,21 +305,25 @@ weir_status rt_calibrate(weir_model *m, dev_device *device, const rt_options *o,
                          rt_rates *out, weir_error *err)
 {
     products b = {.env = m->env, .device = device};
-    reading r = {.env = m->env};
+    reading r = {.env = m->env}, best = {0};
     const mem_plan *mem = &plan->memory;
+    const base_storage *s = &m->storage;
     uint64_t pass = base_max(plan->view.weight_bytes_per_pass, 1);
-    bool streams = mem->ring_bytes != 0;
+    bool streams = mem->ring_bytes != 0, probed = streams && s->bytes_per_s > 0 && s->depth != 0;
     double small = 0;
-    *out = (rt_rates){.tiles_packed = fmt_model_is_packed(m->file)};
+    *out = (rt_rates){.ring_share = 1, .tiles_packed = fmt_model_is_packed(m->file)};
     weir_status status = products_init(&b, m, pass, mem->fixed_bytes + mem->resident_bytes, err);
-    if (status == WEIR_OK && streams) status = reading_init(&r, m, o, mem, err);
+    uint64_t tiles = mem->ring_bytes / base_align_up(base_max(mem->tile_bytes, 65536), 4096);
+    if (status == WEIR_OK && streams)
+        status = reading_init(&r, m, o, mem->tile_bytes, base_max(tiles, 3) - 2, err);
+    if (status == WEIR_OK && probed) best = liked_by_storage(&r, s);
     if (status == WEIR_OK && streams) {
         size_t rows = mem->tile_bytes / b.op.w.stride;
         b.tile_rows = base_min(base_max(base_align_down(rows, DEV_PACK_ROWS), DEV_PACK_ROWS), b.rows);
     }
     bool packed = ((o->pack && !plan->map) || out->tiles_packed) && b.packs;
     out->tiles_packed = out->tiles_packed && b.packs;
-    if (status == WEIR_OK) status = windows(&b, streams ? &r : NULL, packed, out, err);
+    if (status == WEIR_OK) status = windows(&b, streams ? &r : NULL, probed ? &best : NULL, packed, out, err);
     if (status == WEIR_OK) status = small_time(&b, &small, err);
     reading_finish(&r);
     products_finish(&b);

@@ -353,6 +353,7 @@ typedef struct rt_rates {
     double stay_s_per_byte;          /* of a pass, for each byte of weights, when all are in memory */
     double tile_s_per_byte;          /* of those that stream: the file's layout, and what reading costs */
     double read_s_per_computed_byte; /* that reads take longer for each byte computed beside them */
+    double ring_share; /* of the rate of the reads that storage likes best, as the ring reads; at most 1 */
     bool tiles_packed;
 } rt_rates;
 /* Takes a few tenths of a second, and no more memory than the plan has for weights; storage is read where the

@@ -19,9 +19,10 @@ static weir_status storage_rate(weir_model *m, double given, mem_speed *speed, w
     return weir_measure_storage(m, SHORT_BYTES, &speed->storage_bytes_per_s, err);
 }
 
-/* Reads take longer while products run beside them. */
+/* The ring reads in its own sizes, and reads take longer while products run beside them. */
 static double rate_beside(const rt_plan *plan, double rate, const rt_rates *rates)
 {
+    rate *= rates->ring_share;
     double streams = (double)plan->memory.streamed_bytes;
     double beside = rates->read_s_per_computed_byte * (double)plan->view.weight_bytes_per_pass;
     return streams > 0 ? streams / (streams / rate + beside) : rate;

@@ -7,11 +7,10 @@
 #include <string.h>
 
 /* Beyond what the caches of large processors hold. */
-#define BLOCK_BYTES     (UINT64_C(128) << 20)
-#define BLOCK_MIN_BYTES (UINT64_C(1) << 20)
-#define SECONDS         0.25
-#define ROUNDS_MAX      64
-#define SMALL_OPS       256
+#define BLOCK_BYTES (UINT64_C(128) << 20)
+#define SECONDS     0.25
+#define ROUNDS_MAX  64
+#define SMALL_OPS   256
 /* Products of a decoder layer: q, k, v, o, gate, up, down. */
 #define PRODUCTS_PER_LAYER 7
 /* What is not played: other programs, the first passes, texts that grow. On either side of the spread. */
@@ -63,7 +62,9 @@ static weir_status row_products_init(row_products *b, const weir_model *m, const
     weir_status status = rt_limits_read(m->context, &limits, err);
     if (status == WEIR_OK) status = rt_default_budget(m->context, &limits, &there, &reserve, err);
     if (status != WEIR_OK) return status;
-    uint64_t wanted = base_max(base_min(base_min(pass, BLOCK_BYTES), there / 2), BLOCK_MIN_BYTES);
+    const mem_plan *mem = &plan->memory;
+    uint64_t most = base_min(there / 2, mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes);
+    uint64_t wanted = base_min(base_min(pass, BLOCK_BYTES), base_max(most, b->matrix_bytes));
     for (b->block_bytes = base_align_up(base_max(wanted, b->matrix_bytes), 4096); b->block == NULL;) {
         b->block = base_pages_alloc(b->env, BASE_TAG_RUNTIME, b->block_bytes, true, err);
         if (b->block != NULL) break;
@@ -242,19 +243,6 @@ static double head_share(const weir_model *m, const rt_plan *plan)
     return share < 0.95 ? share : 0.95;
 }
 
-/* A small ring keeps less in flight than the storage was measured with; two tiles of it are in use. */
-static double in_flight_share(const weir_model *m, const rt_plan *plan)
-{
-    const mem_plan *p = &plan->memory;
-    double half = (double)m->storage.half_rate_bytes,
-           measured = (double)m->storage.depth * (double)m->storage.read_bytes;
-    if (p->ring_bytes == 0 || half <= 0 || measured <= 0) return 1;
-    uint64_t used = 2 * p->tile_bytes;
-    double flight = (double)base_max(p->ring_bytes > used ? p->ring_bytes - used : 0, p->tile_bytes);
-    double share = flight / (flight + half) / (measured / (measured + half));
-    return share < 1 ? share : 1;
-}
-
 /* Seconds of a pass whose rates are those of one row times factors. What a tile costs beside its products,
  * the reading above all, is the same for any number of rows. */
 static weir_status played(const weir_model *m, const rt_plan *plan, const mem_speed *one, double compute,
@@ -262,7 +250,7 @@ static weir_status played(const weir_model *m, const rt_plan *plan, const mem_sp
 {
     mem_speed s = *one;
     s.compute_bytes_per_s *= compute;
-    s.storage_bytes_per_s *= storage * in_flight_share(m, plan);
+    s.storage_bytes_per_s *= storage;
     if (one->tile_bytes_per_s > 0) {
         double beside = 1 / one->tile_bytes_per_s - 1 / one->compute_bytes_per_s;
         s.tile_bytes_per_s = 1 / (1 / s.compute_bytes_per_s + (beside > 0 ? beside : 0));
