@@ -24,8 +24,6 @@ static weir_status read_mb(const weir_context *c, const char *name, uint64_t *by
     return WEIR_OK;
 }
 
-static const char *const mode_names[] = {"auto", "high", "low", "none", "shared"};
-
 static weir_status read_kind(const char *text, rt_device_options *out, weir_error *err)
 {
     if (strcmp(text, "cpu") == 0) {
@@ -47,17 +45,19 @@ weir_status rt_device_settings(const weir_context *c, rt_device_options *out, we
 {
     uint64_t link = 0;
     *out = (rt_device_options){0};
+    mem_policy_init(&out->policy);
     weir_status status = read_kind(base_settings_get(c->settings, "compute.device"), out, err);
     if (status == WEIR_OK) status = read_mb(c, "compute.simulate_vram_mb", &out->simulate_bytes, err);
     if (status == WEIR_OK) status = read_mb(c, "compute.simulate_link_mb", &link, err);
-    if (status == WEIR_OK) status = read_mb(c, "compute.vram_limit_mb", &out->limit_bytes, err);
-    if (status == WEIR_OK) status = read_mb(c, "compute.vram_reserve_mb", &out->reserve_bytes, err);
+    if (status == WEIR_OK) status = read_mb(c, "compute.vram_limit_mb", &out->policy.vram_limit_bytes, err);
+    if (status == WEIR_OK)
+        status = read_mb(c, "compute.vram_reserve_mb", &out->policy.vram_reserve_bytes, err);
     if (status != WEIR_OK) return status;
     out->simulate_link = (double)link;
     const char *mode = base_settings_get(c->settings, "compute.vram_mode");
-    for (size_t i = 0; i < sizeof mode_names / sizeof *mode_names; i++) {
-        if (strcmp(mode, mode_names[i]) != 0) continue;
-        out->mode = (rt_vram_mode)i;
+    for (int i = MEM_VRAM_HIGH; i <= MEM_VRAM_SHARED; i++) {
+        if (strcmp(mode, mem_vram_mode_text((mem_vram_mode)i)) != 0) continue;
+        out->policy.vram_mode = (mem_vram_mode)i;
         return WEIR_OK;
     }
     return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
@@ -104,22 +104,34 @@ weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_vie
 }
 
 /* R3.2, less R3.1's reserve. */
-static weir_status room(dev_device *device, const rt_device_options *o, uint64_t *out, dev_memory_info *info,
+static weir_status room(dev_device *device, const mem_policy *o, uint64_t *out, dev_memory_info *info,
                         weir_error *err)
 {
     weir_status status = device->table->memory->info(device, info, err);
     if (status != WEIR_OK) return status;
     uint64_t free_bytes = rt_add(info->free_bytes, info->cache_bytes);
-    if (o->limit_bytes != 0)
-        free_bytes = base_min(free_bytes, o->limit_bytes - base_min(o->limit_bytes, info->taken_bytes));
-    *out = free_bytes - base_min(free_bytes, o->reserve_bytes);
+    uint64_t limit = o->vram_limit_bytes;
+    if (limit != 0) free_bytes = base_min(free_bytes, limit - base_min(limit, info->taken_bytes));
+    *out = free_bytes - base_min(free_bytes, o->vram_reserve_bytes);
     return WEIR_OK;
+}
+
+/* The kernels of OpenCL read rows as files have them; the simulated device has those of the CPU. */
+static weir_status check_layout(const weir_model *m, const rt_device_options *o, weir_error *err)
+{
+    if (o->kind != RT_DEVICE_OPENCL || !fmt_model_is_packed(m->file)) return WEIR_OK;
+    return base_fail(
+        err, WEIR_ERR_UNSUPPORTED,
+        "%s: its weights are packed for the CPU (weir pack), which device opencl:%u cannot read; "
+        "use the file that it was packed from, or --device cpu",
+        base_file_path(fmt_model_file(m->file, 0)), o->index);
 }
 
 weir_status rt_device_measure(rt_planner *p, weir_error *err)
 {
     dev_memory_info info;
-    weir_status status = room(p->device, &p->options->device, &p->device_room, &info, err);
+    weir_status status = check_layout(p->model, &p->options->device, err);
+    if (status == WEIR_OK) status = room(p->device, &p->options->device.policy, &p->device_room, &info, err);
     if (status != WEIR_OK) return status;
     p->on_device = true;
     p->device_alignment = info.alignment;
@@ -138,22 +150,22 @@ bool rt_device_fits(const rt_planner *p, const rt_need *need, bool whole)
 }
 
 /* What the modes make of a room (R3.6). */
-static uint64_t weights_budget(const rt_device_options *o, uint64_t room_bytes, uint64_t need_bytes)
+static uint64_t weights_budget(const mem_policy *o, uint64_t room_bytes, uint64_t need_bytes)
 {
     uint64_t need = rt_add(need_bytes, SLACK_BYTES);
-    if (o->mode == RT_VRAM_HIGH || o->mode == RT_VRAM_SHARED) return UINT64_MAX;
-    if (o->mode == RT_VRAM_LOW || o->mode == RT_VRAM_NONE) return 0;
+    if (o->vram_mode == MEM_VRAM_HIGH || o->vram_mode == MEM_VRAM_SHARED) return UINT64_MAX;
+    if (o->vram_mode == MEM_VRAM_LOW || o->vram_mode == MEM_VRAM_NONE) return 0;
     return room_bytes > need ? room_bytes - need : 0;
 }
 
 void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
 {
-    const rt_device_options *o = &p->options->device;
+    const mem_policy *o = &p->options->device.policy;
     weir_plan *v = &out->view;
     out->on_device = true;
     out->device_need_bytes = need->device_bytes;
     mem_device_plan_make(p->model->component, p->device_alignment,
-                         weights_budget(o, p->device_room, need->device_bytes), o->mode == RT_VRAM_NONE,
+                         weights_budget(o, p->device_room, need->device_bytes), o->vram_mode == MEM_VRAM_NONE,
                          &out->device);
     const mem_device_plan *d = &out->device;
     uint64_t copies = rt_weights_room(need, p->options->mem_bytes);
@@ -204,7 +216,7 @@ weir_status rt_device_place(weir_model *m, rt_loaded *run, weir_error *err)
 void rt_device_report(const weir_model *m, weir_memory_report *r)
 {
     const rt_loaded *run = m->run;
-    const rt_device_options *o = &run->options.device;
+    const mem_policy *o = &run->options.device.policy;
     const weir_plan *v = &run->plan.view;
     const mem_device_plan *d = &run->plan.device;
     mem_source_stats s;
@@ -213,7 +225,7 @@ void rt_device_report(const weir_model *m, weir_memory_report *r)
     run->source->table->stats(run->source, &s);
     run->device->table->memory->info(run->device, &info, &none);
     r->device = v->device;
-    r->vram_mode = mode_names[o->mode];
+    r->vram_mode = mem_vram_mode_text(o->vram_mode);
     r->device_total_bytes = info.total_bytes;
     r->device_taken_bytes = info.taken_bytes;
     r->device_room_bytes = v->device_room_bytes;
@@ -222,8 +234,8 @@ void rt_device_report(const weir_model *m, weir_memory_report *r)
     r->device_resident_bytes = s.resident_bytes;
     r->device_slot_bytes = s.slot_bytes;
     r->device_kept_bytes = s.kept_bytes;
-    r->device_limit_bytes = o->limit_bytes;
-    r->device_reserve_bytes = o->reserve_bytes;
+    r->device_limit_bytes = o->vram_limit_bytes;
+    r->device_reserve_bytes = o->vram_reserve_bytes;
     r->host_copy_bytes = s.host_bytes;
     r->pinned_bytes = s.pinned_bytes;
     r->device_streamed_bytes = s.streamed_bytes;
@@ -235,9 +247,9 @@ void rt_device_report(const weir_model *m, weir_memory_report *r)
     r->size_bytes = d->whole_bytes;
     r->loaded_bytes = s.fixed_bytes + s.resident_bytes;
     r->streamed_bytes = r->size_bytes - base_min(r->size_bytes, r->loaded_bytes);
-    r->reason = r->streamed_bytes == 0                              ? ""
-                : o->mode == RT_VRAM_LOW || o->mode == RT_VRAM_NONE ? "mode"
-                                                                    : "budget";
+    r->reason = r->streamed_bytes == 0                                          ? ""
+                : o->vram_mode == MEM_VRAM_LOW || o->vram_mode == MEM_VRAM_NONE ? "mode"
+                                                                                : "budget";
     r->read_bytes += s.read_bytes;
     r->wait_seconds += s.wait_seconds;
 }

@@ -59,18 +59,11 @@ typedef struct rt_text {
 
 /* What computes, and how much of its memory may be used. */
 typedef enum rt_device_kind { RT_DEVICE_CPU, RT_DEVICE_SIM, RT_DEVICE_OPENCL } rt_device_kind;
-typedef enum rt_vram_mode {
-    RT_VRAM_AUTO,
-    RT_VRAM_HIGH,
-    RT_VRAM_LOW,
-    RT_VRAM_NONE,
-    RT_VRAM_SHARED
-} rt_vram_mode;
 typedef struct rt_device_options {
     rt_device_kind kind;
     uint32_t index; /* OpenCL */
-    rt_vram_mode mode;
-    uint64_t simulate_bytes, limit_bytes /* 0: none */, reserve_bytes;
+    mem_policy policy; /* vram_mode, limit and reserve from the settings; the rest built in */
+    uint64_t simulate_bytes;
     double simulate_link; /* bytes/s; 0: unlimited */
 } rt_device_options;
 

@@ -67,6 +67,25 @@ if "$weir" doctor 2>/dev/null | grep -q "opencl:0:"; then
     fi
     "$weir" run -m "$tmp/m.gguf" -p x --device opencl:99 >"$tmp/out" 2>"$tmp/err"
     [ $? = 1 ] || [ $? = 2 ] && [ -s "$tmp/err" ] && ok "a device that is not there is told: $(head -n 1 "$tmp/err")" || no "opencl:99"
+    # A driver's folder without drivers: PoCL's loader and others read this variable.
+    mkdir -p "$tmp/no-drivers"
+    OCL_ICD_VENDORS="$tmp/no-drivers" "$weir" run -m "$tmp/m.gguf" -p x --device opencl:0 >"$tmp/out" 2>"$tmp/err"
+    [ $? = 1 ] && grep -q "opencl:0: .*no driver offers a device" "$tmp/err" && ok "OpenCL without a driver is told" || no "OpenCL without a driver: $(head -n 1 "$tmp/err")"
+    # A library that cannot be opened: the reason is in the message.
+    mkdir -p "$tmp/broken"
+    echo x >"$tmp/broken/libOpenCL.so.1"
+    echo x >"$tmp/broken/libOpenCL.so"
+    LD_LIBRARY_PATH="$tmp/broken" "$weir" run -m "$tmp/m.gguf" -p x --device opencl:0 >"$tmp/out" 2>"$tmp/err"
+    [ $? = 1 ] && grep -q "opencl:0: no OpenCL: library libOpenCL.so.1 cannot be opened: ." "$tmp/err" && ok "no OpenCL at all is told with its reason" || no "no OpenCL at all: $(head -n 1 "$tmp/err")"
+    # Packed files: the kernels of OpenCL read rows as files have them.
+    tiny llama Q8_0 "$tmp/m.gguf"
+    "$weir" pack "$tmp/m.gguf" "$tmp/packed.gguf" >"$tmp/out" 2>&1 || no "pack: $(head -n 1 "$tmp/out")"
+    for command in run plan; do
+        args="-p x"
+        [ $command = plan ] && args=
+        "$weir" $command -m "$tmp/packed.gguf" $args --device opencl:0 >"$tmp/out" 2>"$tmp/err"
+        [ $? = 1 ] && grep -q "packed for the CPU (weir pack), which device opencl:0 cannot read" "$tmp/err" && ok "$command: a packed file is refused on OpenCL" || no "$command of a packed file on OpenCL: $(head -n 1 "$tmp/err")"
+    done
 else
     skip "OpenCL" "no device"
 fi
