@@ -37,9 +37,6 @@
     X("compute.device", "cpu", "what computes: cpu, sim (a simulated device), or opencl:N")                  \
     X("compute.simulate_vram_mb", "1024", "memory of the simulated device, in MB")                           \
     X("compute.simulate_link_mb", "0", "its link's speed in MB/s; 0: that of memory")                        \
-    X("compute.vram_mode", "auto", "weights on a device: auto, high, low, none, shared")                     \
-    X("compute.vram_limit_mb", "0", "device memory that this process may take, in MB; 0: no limit")          \
-    X("compute.vram_reserve_mb", "400", "device memory left free, in MB")                                    \
     X("fault", "", "fault points to arm (tests)")                                                            \
     X("cgroup_root", "/sys/fs/cgroup", "where the cgroup file systems are mounted")                          \
     X("proc_root", "/proc", "where the proc file system is mounted")

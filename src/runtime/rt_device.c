@@ -45,23 +45,12 @@ weir_status rt_device_settings(const weir_context *c, rt_device_options *out, we
 {
     uint64_t link = 0;
     *out = (rt_device_options){0};
-    mem_policy_init(&out->policy);
     weir_status status = read_kind(base_settings_get(c->settings, "compute.device"), out, err);
     if (status == WEIR_OK) status = read_mb(c, "compute.simulate_vram_mb", &out->simulate_bytes, err);
     if (status == WEIR_OK) status = read_mb(c, "compute.simulate_link_mb", &link, err);
-    if (status == WEIR_OK) status = read_mb(c, "compute.vram_limit_mb", &out->policy.vram_limit_bytes, err);
-    if (status == WEIR_OK)
-        status = read_mb(c, "compute.vram_reserve_mb", &out->policy.vram_reserve_bytes, err);
-    if (status != WEIR_OK) return status;
+    if (status == WEIR_OK) status = mem_policy_read(&out->policy, c->settings, err);
     out->simulate_link = (double)link;
-    const char *mode = base_settings_get(c->settings, "compute.vram_mode");
-    for (int i = MEM_VRAM_HIGH; i <= MEM_VRAM_SHARED; i++) {
-        if (strcmp(mode, mem_vram_mode_text((mem_vram_mode)i)) != 0) continue;
-        out->policy.vram_mode = (mem_vram_mode)i;
-        return WEIR_OK;
-    }
-    return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                     "setting compute.vram_mode is \"%.60s\": auto, high, low, none or shared", mode);
+    return status;
 }
 
 /* Built kernels are kept in the cache folder, where there is one. */

@@ -61,8 +61,8 @@ typedef struct rt_text {
 typedef enum rt_device_kind { RT_DEVICE_CPU, RT_DEVICE_SIM, RT_DEVICE_OPENCL } rt_device_kind;
 typedef struct rt_device_options {
     rt_device_kind kind;
-    uint32_t index; /* OpenCL */
-    mem_policy policy; /* vram_mode, limit and reserve from the settings; the rest built in */
+    uint32_t index;    /* OpenCL */
+    mem_policy policy; /* its strings are those of the settings */
     uint64_t simulate_bytes;
     double simulate_link; /* bytes/s; 0: unlimited */
 } rt_device_options;
