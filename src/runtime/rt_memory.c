@@ -28,17 +28,6 @@ static weir_status create_device(weir_context *c, const rt_device_options *d, ui
     return status;
 }
 
-static mem_vram_mode mode_of(rt_vram_mode mode)
-{
-    switch (mode) {
-    case RT_VRAM_HIGH: return MEM_VRAM_HIGH;
-    case RT_VRAM_LOW: return MEM_VRAM_LOW;
-    case RT_VRAM_NONE: return MEM_VRAM_NONE;
-    case RT_VRAM_SHARED: return MEM_VRAM_SHARED;
-    default: return MEM_VRAM_AUTO;
-    }
-}
-
 weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
                                 weir_error *err)
 {
@@ -58,9 +47,9 @@ weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, 
     if (m == NULL) return err->code;
     *m = (weir_manager){.context = c};
     mem_policy_init(&policy);
-    policy.vram_mode = mode_of(d.mode);
-    policy.vram_limit_bytes = d.limit_bytes;
-    policy.vram_reserve_bytes = d.reserve_bytes;
+    policy.vram_mode = d.policy.vram_mode;
+    policy.vram_limit_bytes = d.policy.vram_limit_bytes;
+    policy.vram_reserve_bytes = d.policy.vram_reserve_bytes;
     status = create_device(c, &d, n_threads, &m->device, err);
     if (status == WEIR_OK)
         status = mem_manager_create(c->env, m->device, &policy,
