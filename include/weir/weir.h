@@ -261,9 +261,10 @@ typedef struct weir_prediction {
 } weir_prediction;
 /* For what weir_model_plan would give, in about a second. storage_bytes_per_s: 0 takes what is
  * remembered of the storage, or measures it where the plan streams. Products are timed over no more memory
- * than the plan has for weights (at most 512 MiB), those of passes with more rows over 128 MiB at most, once
+ * than the plan has for weights (at most 512 MiB), those of passes with more rows over 128 MiB of it, once
  * for a model, and beside reads of the file where it streams. Predict before a run, not in it: that memory is
- * taken beside what is loaded. Errors: BUDGET where the plan does not fit, and those of reading. */
+ * taken beside what is loaded; measuring storage takes up to 32 MiB, where nothing is remembered of it.
+ * Errors: BUDGET where the plan does not fit, and those of reading. */
 WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
                                         weir_prediction *out, weir_error *err);
 

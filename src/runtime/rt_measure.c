@@ -4,6 +4,7 @@
 
 /* Where nothing is known of the storage; else as it was measured to be quickest. */
 #define DEPTH            4
+#define SHARE_OF_FILE    8 /* that is in flight at most */
 #define READ_BYTES       (UINT64_C(4) << 20)
 #define DEPTH_MAX        32
 #define BLOCK_MAX_BYTES  (UINT64_C(32) << 20)
@@ -76,9 +77,13 @@ static void choose_reads(storage_walk *w)
     const base_storage *s = &w->model->storage;
     w->depth = DEPTH;
     w->read_bytes = READ_BYTES;
-    if (s->bytes_per_s <= 0 || s->depth == 0 || s->read_bytes < READ_MIN_BYTES) return;
-    w->depth = base_min(s->depth, DEPTH_MAX);
-    w->read_bytes = base_min(base_align_down(s->read_bytes, 4096), BLOCK_MAX_BYTES / w->depth);
+    if (s->bytes_per_s > 0 && s->depth != 0 && s->read_bytes >= READ_MIN_BYTES) {
+        w->depth = base_min(s->depth, DEPTH_MAX);
+        w->read_bytes = base_min(base_align_down(s->read_bytes, 4096), BLOCK_MAX_BYTES / w->depth);
+    }
+    /* A small file is read in several rounds of its own; so the block is small beside any budget for it. */
+    uint64_t most = base_file_size(rt_storage_file(w->model)) / SHARE_OF_FILE / w->depth;
+    w->read_bytes = base_min(w->read_bytes, base_max(base_align_down(most, 4096), READ_MIN_BYTES));
 }
 
 /* The largest block for its reads that the budget has room for. */
