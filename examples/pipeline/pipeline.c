@@ -2,7 +2,7 @@
  * decoder once. Weights are random, from a seed. docs/engines.md explains it.
  *
  *   pipeline [--device cpu|sim|opencl:N] [--vram-mb N] [--limit-mb N] [--mode M] [--steps N] [--seed N] */
-#include <weir/memory.h>
+#include <weir/manager.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ typedef unsigned int uint;
 #define ITEM(i, n)         for (uint i = first; i < n; i++)
 #define PIPELINE_TEXT(...) __VA_ARGS__
 static _Thread_local uint first; /* where the range that dense and blend work on begins */
-#include "kernels.h"
+#include "pipeline_kernels.h"
 #undef PIPELINE_TEXT
 #define PIPELINE_TEXT(...) #__VA_ARGS__
 static const char source[] = "#pragma OPENCL FP_CONTRACT OFF\n"
@@ -34,7 +34,7 @@ static const char source[] = "#pragma OPENCL FP_CONTRACT OFF\n"
                              "#define PTR(name) __global uchar *name, ulong name##_at\n"
                              "#define AT(type, name) ((__global type *)(name + name##_at))\n"
                              "#define ITEM(i, n) const uint i = get_global_id(0); if (i < n)\n"
-#include "kernels.h"
+#include "pipeline_kernels.h"
     ;
 
 static void dense_c(const weir_arg *a, size_t begin, size_t end)

@@ -1,9 +1,9 @@
-/* The handles behind include/weir/memory.h: each holds the memory manager's own. */
+/* The handles behind include/weir/manager.h: each holds the memory manager's own. */
 #ifndef WEIR_RT_MEMORY_INTERNAL_H
 #define WEIR_RT_MEMORY_INTERNAL_H
 
 #include "rt_internal.h"
-#include "weir/memory.h"
+#include "weir/manager.h"
 
 struct weir_manager {
     weir_context *context;

@@ -42,7 +42,7 @@ fi
 
 # Every line of C in the chapter is a line of the example or of the header.
 missing=$(awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on && NF' "$source/docs/engines.md" | sed 's/^ *//' | while IFS= read -r line; do
-    cat "$source/examples/pipeline/pipeline.c" "$source/examples/pipeline/kernels.h" "$source/include/weir/memory.h" | grep -qF -- "$line" || echo "$line"
+    cat "$source/examples/pipeline/pipeline.c" "$source/examples/pipeline/pipeline_kernels.h" "$source/include/weir/manager.h" | grep -qF -- "$line" || echo "$line"
 done)
 [ -s "$source/docs/engines.md" ] && [ -z "$missing" ] && ok "docs/engines.md quotes real code" || no "docs/engines.md quotes what is not there: $missing"
 echo "1..$n"

@@ -8,8 +8,8 @@
  * Results do not depend on how much of a component the device holds. Threads: a request belongs to one thread
  * at a time, different requests may run on different threads; weir_request_cancel comes from anywhere.
  * Registration belongs to one thread. All sizes are in bytes. A NULL weir_error is allowed everywhere. */
-#ifndef WEIR_MEMORY_H_PUBLIC
-#define WEIR_MEMORY_H_PUBLIC
+#ifndef WEIR_MANAGER_H_PUBLIC
+#define WEIR_MANAGER_H_PUBLIC
 
 #include "weir.h"
 
