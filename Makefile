@@ -104,7 +104,7 @@ RUN_TESTS = $(TEST_ENV) tests/run.sh $(addprefix $(BUILD)/tests/,$(TESTS)) $(SCR
 # Everything that fits a quarter of an hour: unit tests, real models, limits, the house rules.
 test:
 	@tools/install_deps.sh build test check $(if $(WEIR_TEST_FULL),cross)
-	@$(MAKE) --no-print-directory -j$$(nproc) all tests
+	@$(MAKE) --no-print-directory -j$$(nproc) all tests examples
 	@tools/get_models.sh smollm2 gemma3
 	@$(MAKE) --no-print-directory check
 	@$(RUN_TESTS)

@@ -19,8 +19,6 @@
 #define WINDOWS         3
 #define SMALL_OPS       256
 #define READS_MAX       32
-/* Products of a decoder layer: q, k, v, o, gate, up, down. */
-#define PRODUCTS_PER_LAYER 7
 /* What is measured of the one slowing the other is not believed beyond this. */
 #define SLOWED_MAX 0.5
 /* A layout that needs a copy of all weights must be quicker by this. */
@@ -88,7 +86,7 @@ static weir_status products_init(products *b, const weir_model *m, uint64_t pass
     size_t row_bytes = k / type->block_elements * type->block_bytes;
     weir_status status = allocate_block(b, m, base_min(base_max(pass_bytes, 1), most), err);
     if (status != WEIR_OK) return status;
-    uint64_t rows = pass_bytes / ((uint64_t)PRODUCTS_PER_LAYER * h->n_layers + 1) / row_bytes;
+    uint64_t rows = pass_bytes / ((uint64_t)RT_PRODUCTS_PER_LAYER * h->n_layers + 1) / row_bytes;
     rows = base_min(base_max(base_min(rows, UINT64_C(1) << 20), 1), b->block_bytes / row_bytes);
     rows = base_align_down(rows + DEV_PACK_ROWS - 1, DEV_PACK_ROWS);
     if (rows * row_bytes > b->block_bytes) rows = b->block_bytes / row_bytes;
@@ -248,23 +246,23 @@ static double median(double *x)
     return x[WINDOWS / 2] > 1 ? x[WINDOWS / 2] : 1;
 }
 
-/* Seconds of what stands between two products, such as a norm. */
-static weir_status small_time(products *b, double *seconds, weir_error *err)
+weir_status rt_time_small(base_env *env, dev_device *device, const dev_op *product, void *weight,
+                          double *seconds, weir_error *err)
 {
     dev_op op = {.code = DEV_RMS_NORM,
-                 .n_rows = 1,
-                 .cols = b->op.cols,
-                 .group = b->op.cols,
-                 .a = {b->act, b->op.cols * sizeof(float)},
-                 .out = {b->out, b->op.cols * sizeof(float)},
-                 .w = {b->block, 0},
+                 .n_rows = product->n_rows,
+                 .cols = product->cols,
+                 .group = product->cols,
+                 .a = {product->a.data, product->cols * sizeof(float)},
+                 .out = {product->out.data, product->cols * sizeof(float)},
+                 .w = {weight, 0},
                  .f = {1e-5f, 0}};
-    double start = base_now(b->env);
+    double start = base_now(env);
     for (int i = 0; i < SMALL_OPS; i++) {
-        weir_status status = b->device->table->run(b->device, &op, err);
+        weir_status status = device->table->run(device, &op, err);
         if (status != WEIR_OK) return status;
     }
-    *seconds = (base_now(b->env) - start) / SMALL_OPS;
+    *seconds = (base_now(env) - start) / SMALL_OPS;
     return WEIR_OK;
 }
 
@@ -324,11 +322,11 @@ weir_status rt_calibrate(weir_model *m, dev_device *device, const rt_options *o,
     bool packed = ((o->pack && !plan->map) || out->tiles_packed) && b.packs;
     out->tiles_packed = out->tiles_packed && b.packs;
     if (status == WEIR_OK) status = windows(&b, streams ? &r : NULL, probed ? &best : NULL, packed, out, err);
-    if (status == WEIR_OK) status = small_time(&b, &small, err);
+    if (status == WEIR_OK) status = rt_time_small(b.env, b.device, &b.op, b.block, &small, err);
     reading_finish(&r);
     products_finish(&b);
     if (status != WEIR_OK) return status;
-    uint32_t n_products = PRODUCTS_PER_LAYER * lm_model_hparams(m->lm)->n_layers + 1;
+    uint32_t n_products = RT_PRODUCTS_PER_LAYER * lm_model_hparams(m->lm)->n_layers + 1;
     double others = plan->n_ops > n_products ? small * (plan->n_ops - n_products) / (double)pass : 0;
     out->stay_s_per_byte += others;
     out->tile_s_per_byte += others;

@@ -349,6 +349,12 @@ typedef struct rt_rates {
     double ring_share; /* of the rate of the reads that storage likes best, as the ring reads; at most 1 */
     bool tiles_packed;
 } rt_rates;
+/* Products of a decoder layer: q, k, v, o, gate, up, down. */
+#define RT_PRODUCTS_PER_LAYER 7
+/* Seconds of what stands between two products, such as a norm, over the rows, the activations and the outputs
+ * of this one; weight: as many floats. */
+weir_status rt_time_small(base_env *env, dev_device *device, const dev_op *product, void *weight,
+                          double *seconds, weir_error *err);
 /* Takes a few tenths of a second, and no more memory than the plan has for weights; storage is read where the
  * plan streams. */
 weir_status rt_calibrate(weir_model *m, dev_device *device, const rt_options *o, const rt_plan *plan,

@@ -10,9 +10,6 @@
 #define BLOCK_BYTES (UINT64_C(128) << 20)
 #define SECONDS     0.25
 #define ROUNDS_MAX  64
-#define SMALL_OPS   256
-/* Products of a decoder layer: q, k, v, o, gate, up, down. */
-#define PRODUCTS_PER_LAYER 7
 /* What is not played: other programs, the first passes, texts that grow. On either side of the spread. */
 #define MODEL_ERROR 0.30
 /* Text that sessions are taken to have. */
@@ -53,7 +50,7 @@ static weir_status row_products_init(row_products *b, const weir_model *m, const
     uint64_t pass = base_max(plan->view.weight_bytes_per_pass, 1);
     size_t k = base_max(h->hidden / type->block_elements, 1) * type->block_elements;
     size_t row_bytes = k / type->block_elements * type->block_bytes;
-    uint64_t rows = pass / ((uint64_t)PRODUCTS_PER_LAYER * h->n_layers + 1) / row_bytes;
+    uint64_t rows = pass / ((uint64_t)RT_PRODUCTS_PER_LAYER * h->n_layers + 1) / row_bytes;
     rows = base_align_up(base_min(base_max(rows, DEV_PACK_ROWS), UINT64_C(1) << 20), DEV_PACK_ROWS);
     b->matrix_bytes = rows * row_bytes;
     /* In a small control group the block itself must not be what ends the process. */
@@ -126,26 +123,6 @@ static weir_status products_time(row_products *b, row_spread *seconds, weir_erro
     return WEIR_OK;
 }
 
-/* Seconds of what stands between two products, such as a norm. */
-static weir_status small_time(row_products *b, double *seconds, weir_error *err)
-{
-    dev_op op = {.code = DEV_RMS_NORM,
-                 .n_rows = b->n_rows,
-                 .cols = b->op.cols,
-                 .group = b->op.cols,
-                 .a = {b->act, b->op.cols * sizeof(float)},
-                 .out = {b->out, b->op.cols * sizeof(float)},
-                 .w = {b->block, 0},
-                 .f = {1e-5f, 0}};
-    double start = base_now(b->env);
-    for (int i = 0; i < SMALL_OPS; i++) {
-        weir_status status = b->device->table->run(b->device, &op, err);
-        if (status != WEIR_OK) return status;
-    }
-    *seconds = (base_now(b->env) - start) / SMALL_OPS;
-    return WEIR_OK;
-}
-
 /* Seconds of a layer's attention: rows of one prompt, or one row of each of several sequences. */
 static weir_status attention_time(row_products *b, const weir_model *m, const rt_options *o, bool prompt,
                                   double *seconds, weir_error *err)
@@ -212,11 +189,11 @@ static weir_status compute_rate(weir_model *m, dev_device *device, const rt_opti
     double small = 0, attention = 0;
     weir_status status = row_products_init(&b, m, o, plan, err);
     if (status == WEIR_OK) status = products_time(&b, &pass, err);
-    if (status == WEIR_OK) status = small_time(&b, &small, err);
+    if (status == WEIR_OK) status = rt_time_small(b.env, b.device, &b.op, b.block, &small, err);
     if (status == WEIR_OK) status = attention_time(&b, m, o, n_rows > plan->max_batch, &attention, err);
     products_finish(&b);
     if (status != WEIR_OK) return status;
-    uint32_t n_layers = lm_model_hparams(m->lm)->n_layers, products = PRODUCTS_PER_LAYER * n_layers + 1;
+    uint32_t n_layers = lm_model_hparams(m->lm)->n_layers, products = RT_PRODUCTS_PER_LAYER * n_layers + 1;
     double bytes = (double)base_max(plan->view.weight_bytes_per_pass, 1);
     double scale = bytes / ((double)b.n_matrices * (double)b.matrix_bytes);
     /* Rows that were left out take as long as those that were timed. */

@@ -2,20 +2,8 @@
 # A simulated device (R12.1, R12.2, R3.6): language models whose weights stay there, stay in part, or stream give the CPU's tokens and
 # the known logits hashes (R1.4); RAM and device budgets both hold; what does not fit, or is no device, is told.
 . "$(dirname "$0")/tap.inc"
-golden=$(dirname "$0")/../golden/verify.txt
 sim="--device sim --set compute.vram_reserve_mb=0"
 
-# same NAME KEY MODEL ARGS: weir verify gives the known hash of KEY on the device
-same() {
-    name=$1 key=$2
-    shift 2
-    expect=$(awk -v k="$key" '$1 == k { print $2 }' "$golden")
-    if [ -n "$expect" ] && "$weir" verify "$@" --expect "$expect" >"$tmp/out" 2>&1; then
-        ok "verify on the device, $name: $(tail -n 1 "$tmp/out")"
-    else
-        no "verify on the device, $name: $(tail -n 1 "$tmp/out")"
-    fi
-}
 for arch in llama qwen2 qwen3 gemma3; do
     tiny $arch Q4_K "$tmp/m.gguf" --ffn 768
     for mode in high low none; do same "$arch-Q4_K $mode" $arch-Q4_K "$tmp/m.gguf" $sim --set compute.vram_mode=$mode; done

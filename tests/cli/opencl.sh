@@ -2,7 +2,6 @@
 # The first OpenCL device (PoCL in tests): language models of every architecture and weight type give the known logits hashes of the
 # CPU (X1, R1.4) and, for a real model, its tokens, wherever their weights are; a limit of device memory holds; kernels are kept.
 . "$(dirname "$0")/tap.inc"
-golden=$(dirname "$0")/../golden/verify.txt
 cl="--device opencl:0 --set compute.vram_reserve_mb=0"
 
 if ! "$weir" doctor 2>/dev/null | grep -q "^devices  *opencl:0:"; then
@@ -13,17 +12,6 @@ fi
 # The kernels are built once for the whole script.
 export WEIR_CACHE_FOLDER="$tmp/cache"
 
-# same NAME KEY MODEL ARGS: weir verify gives the known hash of KEY on the device
-same() {
-    name=$1 key=$2
-    shift 2
-    expect=$(awk -v k="$key" '$1 == k { print $2 }' "$golden")
-    if [ -n "$expect" ] && "$weir" verify "$@" --expect "$expect" >"$tmp/out" 2>&1; then
-        ok "verify on OpenCL, $name: $(tail -n 1 "$tmp/out")"
-    else
-        no "verify on OpenCL, $name: $(tail -n 1 "$tmp/out")"
-    fi
-}
 # alike NAME MODEL ARGS: the same tokens and logits as on the CPU, by one run each
 alike() {
     name=$1 model=$2

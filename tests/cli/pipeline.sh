@@ -5,7 +5,7 @@ build=${WEIR_BUILD:-build}
 source=${WEIR_SOURCE_DIR:-.}
 pipeline=$build/examples/pipeline
 want=d52ef97404f2a18e
-make -s -C "$source" BUILD="$build" "$build/examples/pipeline" >"$tmp/make" 2>&1 && ok "the example builds" || no "the example builds: $(tail -n 1 "$tmp/make")"
+[ -x "$pipeline" ] && ok "the example is built" || no "the example is built: $pipeline"
 export WEIR_CACHE_FOLDER="$tmp/cache"
 
 # same NAME zero|some ARGS: the known hash, and nothing or something streamed

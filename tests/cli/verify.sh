@@ -3,7 +3,6 @@
 # streamed, half-way, and whole, with one and with all threads, alone and in a batch, by every instruction set. Each hash is also
 # a known one (tests/golden/verify.txt), so that a change of bits cannot go unseen. WEIR_GOLDEN_WRITE=1 writes that file anew.
 . "$(dirname "$0")/tap.inc"
-golden=$(dirname "$0")/../golden/verify.txt
 
 # check NAME MODEL [ARGS]; NAME-full must give the hash of NAME
 check() {

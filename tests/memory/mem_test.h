@@ -307,4 +307,92 @@ static inline mem_stats stats_of(const fixture *f)
     return s;
 }
 
+/* A device that packs, and fails at call fail_at (counted from 1; 0: never). */
+typedef struct packer {
+    uint64_t calls, groups;
+    uint64_t fail_at;
+} packer;
+
+static inline bool can_pack(void *arg, uint32_t type)
+{
+    (void)arg;
+    return type == PACKED_TYPE;
+}
+
+static inline weir_status pack(void *arg, uint32_t type, void *rows, size_t row_bytes, size_t n_groups,
+                               weir_error *err)
+{
+    packer *p = arg;
+    assert_int_equal(type, PACKED_TYPE);
+    assert_true(n_groups > 0);
+    if (++p->calls == p->fail_at) return base_fail(err, WEIR_ERR_INTERNAL, "the device refused");
+    uint8_t *group = malloc(16 * row_bytes);
+    assert_non_null(group);
+    for (size_t g = 0; g < n_groups; g++) {
+        uint8_t *at = (uint8_t *)rows + g * 16 * row_bytes;
+        pack_group(at, row_bytes, group);
+        memcpy(at, group, 16 * row_bytes);
+    }
+    p->groups += n_groups;
+    free(group);
+    return WEIR_OK;
+}
+
+static inline void unpack_row(void *arg, uint32_t type, const void *group, size_t row_bytes, uint32_t row,
+                              void *dst)
+{
+    (void)arg;
+    assert_int_equal(type, PACKED_TYPE);
+    for (size_t i = 0; i < row_bytes; i++) ((uint8_t *)dst)[i] = ((const uint8_t *)group)[i * 16 + row];
+}
+
+static inline void check_head_rows(fixture *f)
+{
+    const known_weight *k = &f->weights[f->head];
+    int32_t rows[] = {0, 1, 15, 16, 17, 500, 991, 992, 1000, 3};
+    uint8_t got[sizeof rows / sizeof *rows][340];
+    assert_status(mem_rows_read(f->c, f->head, rows, sizeof rows / sizeof *rows, got, sizeof got[0], &f->err),
+                  WEIR_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_memory_equal(got[i], f->data + k->offset + (uint64_t)rows[i] * 340, 340);
+}
+
+/* What a session does: place, two passes, rows, unplace. Everything that was done is undone on failure; then
+ * the same placement goes on without the fault. n_rows: of the table, at most 200. */
+static inline weir_status session(fixture *f, const base_aio_options *way, uint64_t budget, uint32_t n_rows)
+{
+    static uint8_t dst[200 * 612];
+    assert_true(n_rows > 0 && n_rows <= 200);
+    mem_plan plan;
+    weir_status status = mem_plan_make(f->c, budget, &plan, &f->err);
+    if (status != WEIR_OK) return status;
+    mem_place_options options = {.aio = *way};
+    status = mem_place(f->c, &plan, &options, &f->err);
+    if (status != WEIR_OK) {
+        assert_int_equal(ledger_bytes(f), f->baseline);
+        return status;
+    }
+    int32_t rows[200];
+    for (int i = 0; i < (int)n_rows; i++) rows[i] = (i * 37) % 500;
+    for (int pass = 0; pass < 2 && status == WEIR_OK; pass++) {
+        status = mem_rows_read(f->c, f->table, rows, n_rows, dst, 612, &f->err);
+        for (int i = 0; i < (int)n_rows && status == WEIR_OK; i++)
+            assert_memory_equal(dst + i * 612, f->data + f->weights[f->table].offset + rows[i] * 612, 612);
+        if (status == WEIR_OK) status = run_pass(f, f->order, f->n_order, NULL);
+    }
+    if (status != WEIR_OK) {
+        /* The fault goes away: the same placement goes on. */
+        base_fault_clear(f->env);
+        weir_error said = f->err;
+        assert_status(run_pass(f, f->order, f->n_order, NULL), WEIR_OK);
+        assert_status(mem_rows_read(f->c, f->table, rows, n_rows, dst, 612, &f->err), WEIR_OK);
+        assert_memory_equal(dst + (n_rows - 1) * 612,
+                            f->data + f->weights[f->table].offset + rows[n_rows - 1] * 612, 612);
+        f->err = said;
+    }
+    mem_unplace(f->c);
+    assert_int_equal(ledger_bytes(f), f->baseline);
+    return status;
+}
+
 #endif

@@ -2,43 +2,6 @@
  * either way (issue "packed layout": one copy per byte, both layouts the same bits). */
 #include "mem_test.h"
 
-typedef struct packer {
-    uint64_t calls, groups;
-    uint64_t fail_at;
-} packer;
-
-static bool can_pack(void *arg, uint32_t type)
-{
-    (void)arg;
-    return type == PACKED_TYPE;
-}
-
-static weir_status pack(void *arg, uint32_t type, void *rows, size_t row_bytes, size_t n_groups,
-                        weir_error *err)
-{
-    packer *p = arg;
-    assert_int_equal(type, PACKED_TYPE);
-    assert_true(n_groups > 0);
-    if (++p->calls == p->fail_at) return base_fail(err, WEIR_ERR_INTERNAL, "the device refused");
-    uint8_t *group = malloc(16 * row_bytes);
-    assert_non_null(group);
-    for (size_t g = 0; g < n_groups; g++) {
-        uint8_t *at = (uint8_t *)rows + g * 16 * row_bytes;
-        pack_group(at, row_bytes, group);
-        memcpy(at, group, 16 * row_bytes);
-    }
-    p->groups += n_groups;
-    free(group);
-    return WEIR_OK;
-}
-
-static void unpack_row(void *arg, uint32_t type, const void *group, size_t row_bytes, uint32_t row, void *dst)
-{
-    (void)arg;
-    assert_int_equal(type, PACKED_TYPE);
-    for (size_t i = 0; i < row_bytes; i++) ((uint8_t *)dst)[i] = ((const uint8_t *)group)[i * 16 + row];
-}
-
 static void open_packed(fixture *f, packer *p, mem_packer *table, bool in_file)
 {
     memset(p, 0, sizeof *p);
@@ -48,17 +11,6 @@ static void open_packed(fixture *f, packer *p, mem_packer *table, bool in_file)
     f->packed = in_file;
     f->packer = table;
     add_weights(f, MEM_SEQUENCE);
-}
-
-static void check_head_rows(fixture *f)
-{
-    const known_weight *k = &f->weights[f->head];
-    int32_t rows[] = {0, 1, 15, 16, 17, 500, 991, 992, 1000, 3};
-    uint8_t got[sizeof rows / sizeof *rows][340];
-    assert_status(mem_rows_read(f->c, f->head, rows, sizeof rows / sizeof *rows, got, sizeof got[0], &f->err),
-                  WEIR_OK);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        assert_memory_equal(got[i], f->data + k->offset + (uint64_t)rows[i] * 340, 340);
 }
 
 /* Whole groups of what stays, counted from the resident bytes of all tiles. */

@@ -26,38 +26,6 @@ static const ailment ailments[] = {
 
 static const base_fault_site sites[] = {BASE_FAULT_READ, BASE_FAULT_COMPLETION, BASE_FAULT_SUBMIT};
 
-/* Places, two passes with rows between; what failed goes on without the fault. */
-static weir_status session(fixture *f, const base_aio_options *way, uint64_t budget)
-{
-    static uint8_t dst[40 * 612];
-    int32_t rows[40];
-    for (int i = 0; i < 40; i++) rows[i] = i * 37 % 500;
-    mem_plan plan = plan_of(f, budget);
-    mem_place_options options = {.aio = *way};
-    weir_status status = mem_place(f->c, &plan, &options, &f->err);
-    if (status != WEIR_OK) {
-        assert_int_equal(ledger_bytes(f), f->baseline);
-        return status;
-    }
-    for (int pass = 0; pass < 2 && status == WEIR_OK; pass++) {
-        status = mem_rows_read(f->c, f->table, rows, 40, dst, 612, &f->err);
-        for (int i = 0; i < 40 && status == WEIR_OK; i++)
-            assert_memory_equal(dst + i * 612, f->data + f->weights[f->table].offset + rows[i] * 612, 612);
-        if (status == WEIR_OK) status = run_pass(f, f->order, f->n_order, NULL);
-    }
-    if (status != WEIR_OK) {
-        base_fault_clear(f->env);
-        weir_error said = f->err;
-        assert_status(run_pass(f, f->order, f->n_order, NULL), WEIR_OK);
-        assert_status(mem_rows_read(f->c, f->table, rows, 40, dst, 612, &f->err), WEIR_OK);
-        assert_memory_equal(dst + 39 * 612, f->data + f->weights[f->table].offset + rows[39] * 612, 612);
-        f->err = said;
-    }
-    mem_unplace(f->c);
-    assert_int_equal(ledger_bytes(f), f->baseline);
-    return status;
-}
-
 static void suffer(fixture *f, const base_aio_options *way, const ailment *a, base_fault_site site,
                    uint64_t after, bool for_good)
 {
@@ -67,7 +35,7 @@ static void suffer(fixture *f, const base_aio_options *way, const ailment *a, ba
     rule.for_good = for_good;
     assert_status(base_fault_arm(f->env, &rule, &f->err), WEIR_OK);
     f->err.message[0] = '\0';
-    weir_status status = session(f, way, budget_at(f, 30));
+    weir_status status = session(f, way, budget_at(f, 30), 40);
     base_fault_clear(f->env);
     if (status == WEIR_OK) return;
     bool documented = status == WEIR_ERR_IO || (a->ends && status == WEIR_ERR_TRUNCATED);
@@ -87,7 +55,7 @@ static void every_read_fails_in_every_way(void **state)
     for (size_t way = 0; way < N_WAYS; way++) {
         if (!way_exists(f, &ways[way]) || (!all && way % 2 != 0)) continue;
         assert_status(base_fault_count_on(f->env, &f->err), WEIR_OK);
-        assert_status(session(f, &ways[way], budget_at(f, 30)), WEIR_OK);
+        assert_status(session(f, &ways[way], budget_at(f, 30), 40), WEIR_OK);
         uint64_t n[3];
         for (int s = 0; s < 3; s++) n[s] = base_fault_count(f->env, sites[s]);
         base_fault_clear(f->env);

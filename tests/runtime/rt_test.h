@@ -172,4 +172,60 @@ static inline uint64_t logits_of(fixture *f, weir_session *s, const int32_t *tok
     return weir_logits_hash(WEIR_HASH_SEED, logits, lm_model_hparams(s->model->lm)->n_vocab);
 }
 
+/* Bytes in the ledger. */
+static inline uint64_t held(const fixture *f)
+{
+    base_ledger_view v;
+    base_ledger_read(f->context->env, &v);
+    return v.bytes;
+}
+
+static inline base_env *env_of(fixture *f)
+{
+    return f->context->env;
+}
+
+typedef struct answer {
+    weir_status status;
+    uint64_t hash; /* of the logits */
+    char reader[32];
+} answer;
+/* Answers something; the hash is set on success. */
+typedef weir_status (*generate_fn)(fixture *f, weir_model *m, weir_session *s, uint64_t *hash);
+
+/* Opens, loads, answers, closes. */
+static inline answer whole_life(fixture *f, const char *path, const weir_load_options *o,
+                                generate_fn generate)
+{
+    answer a = {0};
+    weir_model *m;
+    weir_session *s = NULL;
+    a.status = weir_model_open(f->context, path, &m, &f->err);
+    if (a.status != WEIR_OK) return a;
+    a.status = weir_model_load(m, o, &f->err);
+    if (a.status == WEIR_OK) a.status = weir_session_create(m, &s, &f->err);
+    if (a.status == WEIR_OK) a.status = generate(f, m, s, &a.hash);
+    if (a.status == WEIR_OK) assert_true(a.hash != 0);
+    weir_memory_report r = {.struct_size = sizeof r};
+    if (a.status == WEIR_OK && weir_model_memory(m, &r, &f->err) == WEIR_OK)
+        snprintf(a.reader, sizeof a.reader, "%s", r.reader);
+    weir_session_destroy(s);
+    weir_model_close(m);
+    return a;
+}
+
+/* A budget in which half of the weights stream, so that reads are on the path. */
+static inline weir_load_options streaming_options(fixture *f, const char *path)
+{
+    weir_model *m;
+    weir_plan p;
+    assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
+    weir_load_options o = load_options(128, 2);
+    o.prefill_chunk = 16;
+    assert_ok(f, weir_model_plan(m, &o, &p, &f->err));
+    o.mem_bytes = (p.smallest_bytes + p.whole_bytes) / 2;
+    weir_model_close(m);
+    return o;
+}
+
 #endif

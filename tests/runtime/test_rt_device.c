@@ -8,13 +8,6 @@ static void set(fixture *f, const char *name, const char *value)
     assert_ok(f, weir_context_set(f->context, name, value, &f->err));
 }
 
-static uint64_t held(fixture *f)
-{
-    base_ledger_view v;
-    base_ledger_read(f->context->env, &v);
-    return v.bytes;
-}
-
 static weir_load_options small_load(void)
 {
     weir_load_options o;

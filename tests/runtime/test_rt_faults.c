@@ -4,23 +4,6 @@
 
 #define N_PROMPT 40
 
-typedef struct answer {
-    weir_status status;
-    uint64_t hash;
-} answer;
-
-static base_env *env_of(fixture *f)
-{
-    return f->context->env;
-}
-
-static uint64_t held(fixture *f)
-{
-    base_ledger_view v;
-    base_ledger_read(env_of(f), &v);
-    return v.bytes;
-}
-
 static weir_status generate(fixture *f, weir_model *m, weir_session *s, uint64_t *hash)
 {
     int32_t *prompt;
@@ -50,41 +33,11 @@ static weir_status generate(fixture *f, weir_model *m, weir_session *s, uint64_t
     return status;
 }
 
-/* Opens, loads, answers, closes. */
-static answer whole_life(fixture *f, const char *path, const weir_load_options *o)
-{
-    answer a = {0};
-    weir_model *m;
-    weir_session *s = NULL;
-    a.status = weir_model_open(f->context, path, &m, &f->err);
-    if (a.status != WEIR_OK) return a;
-    a.status = weir_model_load(m, o, &f->err);
-    if (a.status == WEIR_OK) a.status = weir_session_create(m, &s, &f->err);
-    if (a.status == WEIR_OK) a.status = generate(f, m, s, &a.hash);
-    weir_session_destroy(s);
-    weir_model_close(m);
-    return a;
-}
-
 static void arm(fixture *f, base_fault_site site, uint64_t after, bool for_good)
 {
     const base_fault_rule rule = {.site = site, .after = after, .for_good = for_good, .length = -1};
     base_fault_clear(env_of(f));
     assert_ok(f, base_fault_arm(env_of(f), &rule, &f->err));
-}
-
-/* A budget in which half of the weights stream, so that reads are on the path. */
-static weir_load_options streaming_options(fixture *f, const char *path)
-{
-    weir_model *m;
-    weir_plan p;
-    assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
-    weir_load_options o = load_options(128, 2);
-    o.prefill_chunk = 16;
-    assert_ok(f, weir_model_plan(m, &o, &p, &f->err));
-    o.mem_bytes = (p.smallest_bytes + p.whole_bytes) / 2;
-    weir_model_close(m);
-    return o;
 }
 
 static void sweep(fixture *f, base_fault_site site, weir_status expected)
@@ -93,7 +46,7 @@ static void sweep(fixture *f, base_fault_site site, weir_status expected)
     weir_load_options o = streaming_options(f, path);
     uint64_t baseline = held(f);
     assert_ok(f, base_fault_count_on(env_of(f), &f->err));
-    answer clean = whole_life(f, path, &o);
+    answer clean = whole_life(f, path, &o, generate);
     if (clean.status != WEIR_OK) fail_msg("the clean run: %s", f->err.message);
     uint64_t passages = base_fault_count(env_of(f), site);
     assert_true(passages > 0);
@@ -106,7 +59,7 @@ static void sweep(fixture *f, base_fault_site site, weir_status expected)
         for (uint64_t i = 0; i < passages; i += step) {
             arm(f, site, i, for_good != 0);
             f->err.message[0] = '\0';
-            answer a = whole_life(f, path, &o);
+            answer a = whole_life(f, path, &o, generate);
             base_fault_clear(env_of(f));
             if (a.status == WEIR_OK) {
                 same++;
@@ -126,7 +79,7 @@ static void sweep(fixture *f, base_fault_site site, weir_status expected)
     print_message("%s: %llu passages, every %lluth once and for good: %u errors, %u times the same answer\n",
                   base_fault_text(site), (unsigned long long)passages, (unsigned long long)step, errors,
                   same);
-    assert_int_equal(whole_life(f, path, &o).hash, clean.hash);
+    assert_int_equal(whole_life(f, path, &o, generate).hash, clean.hash);
 }
 
 static void test_host_alloc(void **state)
@@ -162,12 +115,12 @@ static void test_fallbacks(void **state)
     weir_load_options o = streaming_options(f, path);
     /* Threads that read need stacks; in the plan where they are there from the start. */
     o.mem_bytes += MIB;
-    answer clean = whole_life(f, path, &o);
+    answer clean = whole_life(f, path, &o, generate);
     assert_int_equal(clean.status, WEIR_OK);
     const base_fault_site sites[] = {BASE_FAULT_IO_URING, BASE_FAULT_DIRECT_IO};
     for (int i = 0; i < 2; i++) {
         arm(f, sites[i], 0, true);
-        answer a = whole_life(f, path, &o);
+        answer a = whole_life(f, path, &o, generate);
         if (a.status != WEIR_OK) fail_msg("%s: %s", base_fault_text(sites[i]), f->err.message);
         assert_int_equal(a.hash, clean.hash);
     }

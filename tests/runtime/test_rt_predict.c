@@ -2,13 +2,6 @@
  * one). */
 #include "rt_test.h"
 
-static uint64_t held(const fixture *f)
-{
-    base_ledger_view v;
-    base_ledger_read(f->context->env, &v);
-    return v.bytes;
-}
-
 static weir_load_options budget_between(fixture *f, weir_model *m, double share)
 {
     weir_plan plan = {.struct_size = sizeof plan};

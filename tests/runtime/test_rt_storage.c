@@ -17,24 +17,6 @@
 
 #define N_TOKENS 4
 
-typedef struct answer {
-    weir_status status;
-    uint64_t hash;
-    char reader[32];
-} answer;
-
-static base_env *env_of(fixture *f)
-{
-    return f->context->env;
-}
-
-static uint64_t held(fixture *f)
-{
-    base_ledger_view v;
-    base_ledger_read(env_of(f), &v);
-    return v.bytes;
-}
-
 static weir_status generate(fixture *f, weir_model *m, weir_session *s, uint64_t *hash)
 {
     int32_t prompt[20];
@@ -53,39 +35,6 @@ static weir_status generate(fixture *f, weir_model *m, weir_session *s, uint64_t
     return status;
 }
 
-static answer whole_life(fixture *f, const char *path, const weir_load_options *o)
-{
-    answer a = {0};
-    weir_model *m;
-    weir_session *s = NULL;
-    a.status = weir_model_open(f->context, path, &m, &f->err);
-    if (a.status != WEIR_OK) return a;
-    a.status = weir_model_load(m, o, &f->err);
-    if (a.status == WEIR_OK) a.status = weir_session_create(m, &s, &f->err);
-    if (a.status == WEIR_OK) a.status = generate(f, m, s, &a.hash);
-    weir_memory_report r = {.struct_size = sizeof r};
-    if (a.status == WEIR_OK && weir_model_memory(m, &r, &f->err) == WEIR_OK)
-        snprintf(a.reader, sizeof a.reader, "%s", r.reader);
-    weir_session_destroy(s);
-    weir_model_close(m);
-    return a;
-}
-
-static weir_load_options streaming_options(fixture *f, const char *path)
-{
-    weir_model *m;
-    weir_plan p;
-    assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
-    weir_load_options o = load_options(128, 2);
-    o.prefill_chunk = 16;
-    assert_ok(f, weir_model_plan(m, &o, &p, &f->err));
-    /* With room for threads that read: their stacks are in the plan only where they are there from the start.
-     */
-    o.mem_bytes = (p.smallest_bytes + p.whole_bytes) / 2 + MIB;
-    weir_model_close(m);
-    return o;
-}
-
 /* ---- every read there is ---- */
 
 static const base_fault_rule ailments[] = {
@@ -100,7 +49,7 @@ static void suffer(fixture *f, const char *path, const weir_load_options *o, uin
     uint64_t baseline = held(f);
     assert_ok(f, base_fault_arm(env_of(f), rule, &f->err));
     f->err.message[0] = '\0';
-    answer a = whole_life(f, path, o);
+    answer a = whole_life(f, path, o, generate);
     base_fault_clear(env_of(f));
     const char *name = base_fault_text(rule->site);
     if (a.status == WEIR_OK)
@@ -118,8 +67,10 @@ static void sweep(fixture *f, base_fault_site site, const char *backend)
     assert_ok(f, weir_context_set(f->context, "io.backend", backend, &f->err));
     const char *path = make_model(f, "llama", 256);
     weir_load_options o = streaming_options(f, path);
+    o.mem_bytes += MIB; /* for threads that read: their stacks are in the plan only where they are there from
+                           the start */
     assert_ok(f, base_fault_count_on(env_of(f), &f->err));
-    answer clean = whole_life(f, path, &o);
+    answer clean = whole_life(f, path, &o, generate);
     assert_ok(f, clean.status);
     uint64_t n = base_fault_count(env_of(f), site);
     base_fault_clear(env_of(f));
@@ -136,7 +87,7 @@ static void sweep(fixture *f, base_fault_site site, const char *backend)
                 if (rule.length == 1 && for_good) continue;
                 suffer(f, path, &o, clean.hash, &rule);
             }
-    assert_true(whole_life(f, path, &o).hash == clean.hash);
+    assert_true(whole_life(f, path, &o, generate).hash == clean.hash);
     assert_ok(f, weir_context_set(f->context, "io.backend", "auto", &f->err));
 }
 
@@ -166,6 +117,8 @@ static void test_handles_stay_usable(void **state)
     fixture *f = *state;
     const char *path = make_model(f, "llama", 256);
     weir_load_options o = streaming_options(f, path);
+    o.mem_bytes += MIB; /* for threads that read: their stacks are in the plan only where they are there from
+                           the start */
     weir_model *m;
     uint64_t wanted = 0, hash = 0;
     assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
@@ -271,7 +224,7 @@ static int live_without_io_uring(fixture *f, void *arg)
 {
     const refusal *r = arg;
     if (!refuse_io_uring(r->error)) return 2;
-    answer a = whole_life(f, r->path, r->o);
+    answer a = whole_life(f, r->path, r->o, generate);
     if (a.status != WEIR_OK) return 3;
     return a.hash == r->wanted && strncmp(a.reader, "threads", 7) == 0 ? 0 : 4;
 }
@@ -281,7 +234,9 @@ static void test_io_uring_refused(void **state)
     fixture *f = *state;
     const char *path = make_model(f, "llama", 256);
     weir_load_options o = streaming_options(f, path);
-    answer clean = whole_life(f, path, &o);
+    o.mem_bytes += MIB; /* for threads that read: their stacks are in the plan only where they are there from
+                           the start */
+    answer clean = whole_life(f, path, &o, generate);
     assert_ok(f, clean.status);
     const int errors[] = {EPERM, ENOSYS, ENOMEM};
     for (int i = 0; i < 3; i++) {
@@ -292,7 +247,7 @@ static void test_io_uring_refused(void **state)
         base_fault_rule rule = {
             .site = BASE_FAULT_IO_URING, .error = errors[i], .for_good = true, .length = -1};
         assert_ok(f, base_fault_arm(env_of(f), &rule, &f->err));
-        answer a = whole_life(f, path, &o);
+        answer a = whole_life(f, path, &o, generate);
         base_fault_clear(env_of(f));
         assert_ok(f, a.status);
         assert_true(a.hash == clean.hash && strncmp(a.reader, "threads", 7) == 0);
@@ -314,7 +269,7 @@ static int live_on_ramfs(fixture *f, void *arg)
     if (system(command) != 0) return 5;
     int fd = open(file, O_RDONLY | O_DIRECT);
     if (fd >= 0) return 2;
-    answer a = whole_life(f, file, r->o);
+    answer a = whole_life(f, file, r->o, generate);
     if (a.status != WEIR_OK) return 3;
     return a.hash == r->wanted && strstr(a.reader, "buffered") != NULL ? 0 : 4;
 }
@@ -350,8 +305,10 @@ static void test_direct_reads_refused(void **state)
     fixture *f = *state;
     const char *path = make_model(f, "llama", 256);
     weir_load_options o = streaming_options(f, path);
-    write_back(path); /* what is dirty cannot be dropped */
-    answer clean = whole_life(f, path, &o);
+    o.mem_bytes += MIB; /* for threads that read: their stacks are in the plan only where they are there from
+                           the start */
+    write_back(path);   /* what is dirty cannot be dropped */
+    answer clean = whole_life(f, path, &o, generate);
     assert_ok(f, clean.status);
     assert_int_equal(cached_pages(path), 0);
     const char *const backends[] = {"auto", "threads"};
@@ -359,7 +316,7 @@ static void test_direct_reads_refused(void **state)
         assert_ok(f, weir_context_set(f->context, "io.backend", backends[i], &f->err));
         base_fault_rule rule = {.site = BASE_FAULT_DIRECT_IO, .for_good = true, .length = -1};
         assert_ok(f, base_fault_arm(env_of(f), &rule, &f->err));
-        answer a = whole_life(f, path, &o);
+        answer a = whole_life(f, path, &o, generate);
         base_fault_clear(env_of(f));
         assert_ok(f, a.status);
         assert_true(a.hash == clean.hash);

@@ -2,6 +2,7 @@
  *
  * Everything that is allocated is allocated here, before the first operation; running allocates nothing. */
 #include "dev_cpu_internal.h"
+#include "devices/dev_layout.h"
 
 #include <stdio.h>
 
@@ -21,39 +22,6 @@ static void cpu_destroy(dev_device *device)
     if (d->scratch != NULL) base_pages_free(d->env, BASE_TAG_WORKSPACE, d->scratch, d->scratch_bytes);
     base_pool_destroy(d->pool);
     base_free(d->env, d);
-}
-
-static uint32_t cpu_act_form(const dev_device *device, uint32_t dtype)
-{
-    (void)device;
-    switch (kern_act_for(dtype)) {
-    case KERN_ACT_F32: return DEV_FORM_FLOATS;
-    case KERN_ACT_Q32: return 1;
-    case KERN_ACT_Q256: return 2;
-    default: return DEV_FORM_NONE;
-    }
-}
-
-static size_t cpu_act_row_bytes(const dev_device *device, uint32_t dtype, size_t k)
-{
-    kern_act act = kern_act_for(dtype);
-
-    (void)device;
-    if (act == KERN_ACT_F32 || act == KERN_ACT_NONE) return 0;
-    return kern_act_row_bytes(act, k);
-}
-
-static void cpu_kv_bytes(const dev_device *device, uint32_t dtype, uint32_t capacity, uint32_t n_kv_heads,
-                         uint32_t head_dim, uint64_t *k_bytes, uint64_t *v_bytes)
-{
-    uint64_t bytes = 0;
-
-    (void)device;
-    if (!base_mul(capacity, n_kv_heads, &bytes) || !base_mul(bytes, head_dim, &bytes) ||
-        !base_mul(bytes, dtype == BASE_F32 ? 4 : 2, &bytes))
-        bytes = UINT64_MAX;
-    *k_bytes = bytes;
-    *v_bytes = bytes;
 }
 
 /* A worker packs a group into its scratch and copies it back. */
@@ -147,9 +115,9 @@ static void cpu_unpack_row(const dev_device *device, uint32_t dtype, const void 
 static const dev_table cpu_table = {
     .name = "cpu",
     .destroy = cpu_destroy,
-    .act_form = cpu_act_form,
-    .act_row_bytes = cpu_act_row_bytes,
-    .kv_bytes = cpu_kv_bytes,
+    .act_form = dev_kern_act_form,
+    .act_row_bytes = dev_kern_act_row_bytes,
+    .kv_bytes = dev_kern_kv_bytes,
     .workspace_bytes = cpu_workspace_bytes,
     .reserve_workspace = cpu_reserve_workspace,
     .run = dev_cpu_run,

@@ -1,45 +1,12 @@
 /* OpenCL as a device: creating and destroying it, and its table. */
 #include "dev_opencl_internal.h"
+#include "devices/dev_layout.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define LOCAL_SIZE      64u
 #define ALIGNMENT_LEAST 128u
-
-static uint32_t opencl_act_form(const dev_device *device, uint32_t dtype)
-{
-    (void)device;
-    switch (kern_act_for(dtype)) {
-    case KERN_ACT_F32: return DEV_FORM_FLOATS;
-    case KERN_ACT_Q32: return 1;
-    case KERN_ACT_Q256: return 2;
-    default: return DEV_FORM_NONE;
-    }
-}
-
-static size_t opencl_act_row_bytes(const dev_device *device, uint32_t dtype, size_t k)
-{
-    kern_act act = kern_act_for(dtype);
-
-    (void)device;
-    if (act == KERN_ACT_F32 || act == KERN_ACT_NONE) return 0;
-    return kern_act_row_bytes(act, k);
-}
-
-/* The CPU's layout (kern_kv). */
-static void opencl_kv_bytes(const dev_device *device, uint32_t dtype, uint32_t capacity, uint32_t n_kv_heads,
-                            uint32_t head_dim, uint64_t *k_bytes, uint64_t *v_bytes)
-{
-    uint64_t bytes = 0;
-
-    (void)device;
-    if (!base_mul(capacity, n_kv_heads, &bytes) || !base_mul(bytes, head_dim, &bytes) ||
-        !base_mul(bytes, dtype == BASE_F32 ? 4 : 2, &bytes))
-        bytes = UINT64_MAX;
-    *k_bytes = bytes;
-    *v_bytes = bytes;
-}
 
 static bool opencl_can_pack(const dev_device *device, uint32_t dtype)
 {
@@ -122,9 +89,9 @@ static const dev_table opencl_table = {
     .name = "opencl",
     .memory = &opencl_memory,
     .destroy = opencl_destroy,
-    .act_form = opencl_act_form,
-    .act_row_bytes = opencl_act_row_bytes,
-    .kv_bytes = opencl_kv_bytes,
+    .act_form = dev_kern_act_form,
+    .act_row_bytes = dev_kern_act_row_bytes,
+    .kv_bytes = dev_kern_kv_bytes,
     .workspace_bytes = opencl_workspace_bytes,
     .reserve_workspace = opencl_reserve_workspace,
     .run = opencl_run,

@@ -210,44 +210,42 @@ static weir_status copy_end(opencl_device *d, uint32_t stream, cl_int rc, cl_eve
     return ticket_put(d, stream, event, done, err);
 }
 
-weir_status opencl_upload(dev_device *device, uint32_t stream, void *dst, const void *host, uint64_t bytes,
-                          dev_ticket *done, weir_error *err)
+/* A copy between host memory and the device; it waits where the host memory is not pinned. */
+static weir_status copy_host(dev_device *device, uint32_t stream, const void *address, void *to_host,
+                             const void *from_host, uint64_t bytes, dev_ticket *done, weir_error *err)
 {
     opencl_device *d = opencl_of(device);
-    weir_status status = copy_begin(d, stream, "a copy to the device", err);
-    cl_event event = NULL;
+    bool up = from_host != NULL;
+    weir_status status = copy_begin(d, stream, up ? "a copy to the device" : "a copy from the device", err);
+    cl_event event = NULL, *wanted = done != NULL ? &event : NULL;
+    cl_bool wait = !opencl_is_pinned(d, up ? from_host : to_host, bytes);
     uint64_t offset;
     cl_mem mem;
     cl_int rc;
 
     if (status != WEIR_OK) return status;
     if (bytes == 0) return done != NULL ? opencl_mark(device, stream, done, err) : WEIR_OK;
-    status = opencl_lookup(d, dst, bytes, &mem, &offset, err);
+    status = opencl_lookup(d, address, bytes, &mem, &offset, err);
     if (status != WEIR_OK) return status;
-    rc = d->api->EnqueueWriteBuffer(d->stream[stream].queue, mem, !opencl_is_pinned(d, host, bytes),
-                                    (size_t)offset, (size_t)bytes, host, 0, NULL,
-                                    done != NULL ? &event : NULL);
-    return copy_end(d, stream, rc, event, "EnqueueWriteBuffer", done, err);
+    if (up)
+        rc = d->api->EnqueueWriteBuffer(d->stream[stream].queue, mem, wait, (size_t)offset, (size_t)bytes,
+                                        from_host, 0, NULL, wanted);
+    else
+        rc = d->api->EnqueueReadBuffer(d->stream[stream].queue, mem, wait, (size_t)offset, (size_t)bytes,
+                                       to_host, 0, NULL, wanted);
+    return copy_end(d, stream, rc, event, up ? "EnqueueWriteBuffer" : "EnqueueReadBuffer", done, err);
+}
+
+weir_status opencl_upload(dev_device *device, uint32_t stream, void *dst, const void *host, uint64_t bytes,
+                          dev_ticket *done, weir_error *err)
+{
+    return copy_host(device, stream, dst, NULL, host, bytes, done, err);
 }
 
 weir_status opencl_download(dev_device *device, uint32_t stream, void *host, const void *src, uint64_t bytes,
                             dev_ticket *done, weir_error *err)
 {
-    opencl_device *d = opencl_of(device);
-    weir_status status = copy_begin(d, stream, "a copy from the device", err);
-    cl_event event = NULL;
-    uint64_t offset;
-    cl_mem mem;
-    cl_int rc;
-
-    if (status != WEIR_OK) return status;
-    if (bytes == 0) return done != NULL ? opencl_mark(device, stream, done, err) : WEIR_OK;
-    status = opencl_lookup(d, src, bytes, &mem, &offset, err);
-    if (status != WEIR_OK) return status;
-    rc =
-        d->api->EnqueueReadBuffer(d->stream[stream].queue, mem, !opencl_is_pinned(d, host, bytes),
-                                  (size_t)offset, (size_t)bytes, host, 0, NULL, done != NULL ? &event : NULL);
-    return copy_end(d, stream, rc, event, "EnqueueReadBuffer", done, err);
+    return copy_host(device, stream, src, host, NULL, bytes, done, err);
 }
 
 weir_status opencl_copy(dev_device *device, uint32_t stream, void *dst, const void *src, uint64_t bytes,

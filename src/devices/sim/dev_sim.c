@@ -593,44 +593,17 @@ static void sim_destroy(dev_device *device)
     base_free(env, d);
 }
 
-static const dev_memory_table memory_table = {
-    .info = sim_info,
-    .alloc = sim_alloc,
-    .free = sim_free,
-    .trim = sim_trim,
-    .pin_alloc = sim_pin_alloc,
-    .pin_free = sim_pin_free,
-    .pin_register = sim_pin_register,
-    .pin_unregister = sim_pin_unregister,
-    .upload = sim_upload,
-    .download = sim_download,
-    .copy = sim_copy,
-    .mark = sim_mark,
-    .wait_on = sim_wait_on,
-    .reached = sim_reached,
-    .sync = sim_sync,
-    .recover = sim_recover,
-    .launch = sim_launch,
-};
+#define MEMORY_CALLS                                                                                         \
+    .info = sim_info, .alloc = sim_alloc, .free = sim_free, .trim = sim_trim, .pin_alloc = sim_pin_alloc,    \
+    .pin_free = sim_pin_free, .pin_register = sim_pin_register, .pin_unregister = sim_pin_unregister,        \
+    .upload = sim_upload, .download = sim_download, .copy = sim_copy, .mark = sim_mark,                      \
+    .wait_on = sim_wait_on, .reached = sim_reached, .sync = sim_sync, .recover = sim_recover,                \
+    .launch = sim_launch
+
+static const dev_memory_table memory_table = {MEMORY_CALLS};
 
 static const dev_memory_table strict_memory_table = {
-    .info = sim_info,
-    .alloc = sim_alloc,
-    .free = sim_free,
-    .trim = sim_trim,
-    .pin_alloc = sim_pin_alloc,
-    .pin_free = sim_pin_free,
-    .pin_register = sim_pin_register,
-    .pin_unregister = sim_pin_unregister,
-    .upload = sim_upload,
-    .download = sim_download,
-    .copy = sim_copy,
-    .mark = sim_mark,
-    .wait_on = sim_wait_on,
-    .reached = sim_reached,
-    .sync = sim_sync,
-    .recover = sim_recover,
-    .launch = sim_launch,
+    MEMORY_CALLS,
     .guard = sim_guard,
     .open = sim_open,
     .close = sim_close,
