@@ -1,5 +1,5 @@
 /* The memory manager for engines that others write: models of several components on a device that may be too
- * small for them. docs/engines.md teaches it, examples/pipeline uses all of it.
+ * small for them. docs/engines.md teaches it on examples/pipeline.
  *
  *   weir_manager (one per device) --- weir_component --- unit (moves together) --- weight
  *   weir_request (a job) --- weir_use: a phase (a stretch that uses some components) --- unit entered and
@@ -33,9 +33,8 @@ typedef struct weir_manager_options {
     weir_manager *peer; /* of the same context, for requests that use both devices; NULL: none */
 } weir_manager_options;
 WEIR_API void weir_manager_options_init(weir_manager_options *o);
-/* Opens a device. Policy: settings compute.vram_mode, vram_limit_mb and vram_reserve_mb; the rest has its
- * built-in values. Goes before its context. Errors: INVALID_ARGUMENT (a setting), DEVICE, UNSUPPORTED,
- * OUT_OF_MEMORY, BUDGET. */
+/* Opens a device. Policy: the settings compute.*, as they are now. Goes before its context. Errors:
+ * INVALID_ARGUMENT (a setting), DEVICE, UNSUPPORTED, OUT_OF_MEMORY, BUDGET. */
 WEIR_API weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
                                          weir_error *err);
 /* Takes NULL. Its components and requests are gone before. */

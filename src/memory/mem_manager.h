@@ -55,7 +55,7 @@ typedef struct mem_policy {
     const char *pinned_models;    /* engines.<id>.pinned_models: "engine" or "engine:component", separated by
                                    * commas; yield last, are never unloaded. Copied. NULL: none */
     const char *calibration_file; /* R9.3, "": not kept. Copied. NULL as "" */
-    const char *proc_root, *cgroup_root; /* NULL: the system's; tests point them at a copy. Not copied */
+    const char *proc_root, *cgroup_root; /* NULL: the system's; tests point them at a copy. Copied */
 } mem_policy;
 /* The built-in values. */
 void mem_policy_init(mem_policy *p);

@@ -297,8 +297,14 @@ weir_status mem_handle_unload(mem_handle *h, bool host, weir_error *err)
     } else {
         if (h->m->mem != NULL && h->sealed) {
             mem_mgr_quiet(h->m);
-            mem_mgr_move_off(h, true);
+            if (!mem_mgr_move_off(h, true))
+                status = base_fail(
+                    err, WEIR_ERR_DEVICE,
+                    "%s:%s stays on the device, since what was computed there could not be copied back; "
+                    "try again, or destroy it",
+                    h->engine, h->component);
         }
+        host = host && status == WEIR_OK;
         if (host && h->sealed) mem_mgr_host_release(h);
         if (host && h->ram != NULL) {
             base_pages_free(h->m->env, BASE_TAG_WEIGHTS_HOST, h->ram, h->ram_bytes);
@@ -328,7 +334,12 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
         if (h->m->mem != NULL) {
             mem_mgr_quiet(h->m);
             mem_mgr_drop_slots(h);
-            if (w->unit <= h->n_units) mem_mgr_drop_unit(h, w->unit, true);
+            if (w->unit <= h->n_units && !mem_mgr_drop_unit(h, w->unit, true)) {
+                status = base_fail(err, WEIR_ERR_DEVICE,
+                                   "%s:%s, weight %s: what was computed beside it could not be copied back",
+                                   h->engine, h->component, w->name);
+                goto done;
+            }
             mem_mgr_drop_image(h, w->unit);
             mem_mgr_unpin(h->m, w);
         }
@@ -342,6 +353,7 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
         w->source.storage = source->storage;
         w->source.storage_bytes = source->storage_bytes;
     }
+done:
     base_lock_leave(h->m->tier->lock);
     return status;
 }

@@ -33,7 +33,7 @@ typedef struct mgr_tier {
     mem_request *requests;
     mem_manager *managers;
     uint64_t pinned_bytes, max_pinned_bytes, host_copy_bytes, ram_reserve_bytes;
-    const char *proc_root, *cgroup_root;
+    char *proc_root, *cgroup_root;
     struct mgr_ratio {
         char key[2 * MEM_NAME_BYTES];
         double ratio;
@@ -207,9 +207,10 @@ weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const 
 weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t stream, mem_request *r,
                          dev_ticket *done, weir_error *err);
 weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err);
-void mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool copy_back);
+/* keep_changes: what compute changed is copied back before; false where that failed, and the unit stays. */
+bool mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool keep_changes);
 void mem_mgr_drop_slots(mem_handle *h);
-void mem_mgr_move_off(mem_handle *h, bool copy_back);
+bool mem_mgr_move_off(mem_handle *h, bool keep_changes); /* likewise */
 
 /* mgr_host.c */
 /* Pins what lies in RAM and copies there what may be copied, as far as there is room. Fails nothing. */

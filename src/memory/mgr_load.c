@@ -77,25 +77,41 @@ weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t 
     return WEIR_OK;
 }
 
-void mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool copy_back)
+/* What compute changed goes back to its source first. */
+static weir_status copy_back(mem_handle *h, uint32_t unit, weir_error *err)
 {
-    mgr_unit *u = &h->units[unit];
     mem_manager *m = h->m;
-    if (u->block == NULL) return;
-    for (uint32_t i = 0; i < h->n_weights && copy_back && u->filled; i++) {
+    for (uint32_t i = 0; i < h->n_weights; i++) {
         mgr_weight *w = &h->weights[i];
         dev_ticket t;
         if (w->unit != unit || !w->source.changes || w->source.host == NULL) continue;
-        weir_error err;
-        if (m->mem->download(m->device, DEV_STREAM_COMPUTE, w->source.host, (uint8_t *)u->block + w->at,
-                             w->source.bytes, &t, &err) != WEIR_OK ||
-            m->mem->sync(m->device, t, &err) != WEIR_OK)
-            base_log(m->env, BASE_LOG_ERROR, "%s:%s, weight %s: what was computed is lost: %s", h->engine,
-                     h->component, w->name, err.message);
+        weir_status status =
+            m->mem->download(m->device, DEV_STREAM_COMPUTE, w->source.host,
+                             (uint8_t *)h->units[unit].block + w->at, w->source.bytes, &t, err);
+        if (status == WEIR_OK) status = m->mem->sync(m->device, t, err);
+        if (status != WEIR_OK) return status;
+    }
+    return WEIR_OK;
+}
+
+bool mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool keep_changes)
+{
+    mgr_unit *u = &h->units[unit];
+    mem_manager *m = h->m;
+    weir_error err;
+    if (u->block == NULL) return true;
+    if (keep_changes && u->filled && copy_back(h, unit, &err) != WEIR_OK) {
+        base_log(m->env, BASE_LOG_WARN,
+                 "%s:%s stays on the device, since what was computed there could not be "
+                 "copied back: %s",
+                 h->engine, h->component, err.message);
+        mem_mgr_quiet(m); /* forgets the failure, so that the next try is a fresh one */
+        return false;
     }
     mem_mgr_free(m, unit == h->n_units ? BASE_DEVICE_FIXED : BASE_DEVICE_RESIDENT, u->bytes, u->block);
     u->block = NULL;
     u->filled = false;
+    return true;
 }
 
 void mem_mgr_drop_slots(mem_handle *h)
@@ -109,11 +125,13 @@ void mem_mgr_drop_slots(mem_handle *h)
     h->slot_bytes = 0;
 }
 
-void mem_mgr_move_off(mem_handle *h, bool copy_back)
+bool mem_mgr_move_off(mem_handle *h, bool keep_changes)
 {
+    bool all = true;
     mem_mgr_drop_slots(h);
-    for (uint32_t i = 0; i <= h->n_units; i++) mem_mgr_drop_unit(h, i, copy_back);
-    h->cap_bytes = UINT64_MAX; /* R8.1: until it is moved off */
+    for (uint32_t i = 0; i <= h->n_units; i++) all = mem_mgr_drop_unit(h, i, keep_changes) && all;
+    if (all) h->cap_bytes = UINT64_MAX; /* R8.1: until it is moved off */
+    return all;
 }
 
 static weir_status allocate(mem_handle *h, mem_request *r, const mem_phase *p, weir_error *err)

@@ -8,8 +8,11 @@
 static weir_status read_machine(mgr_tier *t, const mem_policy *p, weir_error *err)
 {
     base_memory_limits limits;
-    t->proc_root = p->proc_root != NULL ? p->proc_root : "/proc";
-    t->cgroup_root = p->cgroup_root != NULL ? p->cgroup_root : "/sys/fs/cgroup";
+    t->proc_root = base_strdup(t->env, BASE_TAG_RUNTIME, p->proc_root != NULL ? p->proc_root : "/proc", err);
+    if (t->proc_root == NULL) return err->code;
+    t->cgroup_root = base_strdup(t->env, BASE_TAG_RUNTIME,
+                                 p->cgroup_root != NULL ? p->cgroup_root : "/sys/fs/cgroup", err);
+    if (t->cgroup_root == NULL) return err->code;
     weir_status status = base_memory_limits_read(t->env, t->proc_root, t->cgroup_root, &limits, err);
     if (status != WEIR_OK) return status;
     uint64_t ram = base_min(limits.total_bytes, limits.cgroup_limit_bytes), four_gb = UINT64_C(4000000000);
@@ -18,6 +21,14 @@ static weir_status read_machine(mgr_tier *t, const mem_policy *p, weir_error *er
     t->ram_reserve_bytes =
         p->ram_reserve_bytes != UINT64_MAX ? p->ram_reserve_bytes : base_max(UINT64_C(2000000000), ram / 10);
     return WEIR_OK;
+}
+
+static void tier_free(mgr_tier *t)
+{
+    base_free(t->env, t->cgroup_root);
+    base_free(t->env, t->proc_root);
+    base_free(t->env, t->ratios);
+    base_free(t->env, t);
 }
 
 static mgr_tier *tier_open(base_env *env, const mem_policy *policy, weir_error *err)
@@ -29,8 +40,7 @@ static mgr_tier *tier_open(base_env *env, const mem_policy *policy, weir_error *
     if (t->ratios != NULL && read_machine(t, policy, err) == WEIR_OK &&
         base_lock_create(env, &t->lock, err) == WEIR_OK)
         return t;
-    base_free(env, t->ratios);
-    base_free(env, t);
+    tier_free(t);
     return NULL;
 }
 
@@ -108,8 +118,7 @@ void mem_manager_destroy(mem_manager *m)
     base_lock_leave(t->lock);
     if (last) {
         base_lock_destroy(t->lock);
-        base_free(t->env, t->ratios);
-        base_free(t->env, t);
+        tier_free(t);
     }
     base_free(m->env, m->pins);
     base_free(m->env, m->calibration_file);
@@ -240,7 +249,7 @@ static void give_up(mem_handle *h, uint64_t bytes)
             if (h->units[i].block == NULL) continue;
             if (last == h->n_units || h->units[i].placed > h->units[last].placed) last = i;
         }
-        mem_mgr_drop_unit(h, last, true);
+        if (!mem_mgr_drop_unit(h, last, true)) break;
     }
     if (mem_mgr_held(h) == 0) h->cap_bytes = UINT64_MAX;
 }
@@ -361,6 +370,7 @@ uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
         if (h->user != NULL || (mem_mgr_is_pinned_model(h) && !pinned)) continue;
         freed += mem_mgr_held(h);
         mem_mgr_move_off(h, true);
+        freed -= mem_mgr_held(h);
     }
     if (freed != 0) m->mem->trim(m->device);
     base_lock_leave(m->tier->lock);

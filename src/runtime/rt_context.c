@@ -30,11 +30,7 @@ weir_status weir_context_create(const weir_context_options *o, weir_context **ou
     weir_error local;
     err = rt_error(err, &local);
     *out = NULL;
-    if (o != NULL && o->struct_size < sizeof *o)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "weir_context_options: struct_size %zu is not that of any version; call "
-                         "weir_context_options_init first",
-                         o->struct_size);
+    if (o != NULL && !RT_IS(weir_context_options, o, err)) return err->code;
     base_env *env = NULL;
     weir_status status = base_env_create(&env, err);
     if (status != WEIR_OK) return status;

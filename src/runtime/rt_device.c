@@ -41,11 +41,13 @@ static weir_status read_kind(const char *text, rt_device_options *out, weir_erro
     return WEIR_OK;
 }
 
-weir_status rt_device_settings(const weir_context *c, rt_device_options *out, weir_error *err)
+weir_status rt_device_settings(const weir_context *c, const char *name, rt_device_options *out,
+                               weir_error *err)
 {
     uint64_t link = 0;
     *out = (rt_device_options){0};
-    weir_status status = read_kind(base_settings_get(c->settings, "compute.device"), out, err);
+    weir_status status =
+        read_kind(name != NULL ? name : base_settings_get(c->settings, "compute.device"), out, err);
     if (status == WEIR_OK) status = read_mb(c, "compute.simulate_vram_mb", &out->simulate_bytes, err);
     if (status == WEIR_OK) status = read_mb(c, "compute.simulate_link_mb", &link, err);
     if (status == WEIR_OK) status = mem_policy_read(&out->policy, c->settings, err);
@@ -54,29 +56,29 @@ weir_status rt_device_settings(const weir_context *c, rt_device_options *out, we
 }
 
 /* Built kernels are kept in the cache folder, where there is one. */
-static weir_status create_opencl(weir_model *m, const rt_options *o, dev_device **out, weir_error *err)
+static weir_status open_opencl(weir_context *c, uint32_t index, dev_device **out, weir_error *err)
 {
-    char *folder = base_settings_cache_folder(m->context->settings, err);
+    char *folder = base_settings_cache_folder(c->settings, err);
     if (folder == NULL) return err->code;
-    weir_status status = dev_opencl_create(m->env, o->device.index, folder, out, err);
-    base_free(m->env, folder);
+    weir_status status = dev_opencl_create(c->env, index, folder, out, err);
+    base_free(c->env, folder);
     return status;
 }
 
-static weir_status create(weir_model *m, const rt_options *o, dev_device **out, weir_error *err)
+weir_status rt_device_open(weir_context *c, const rt_device_options *o, uint32_t n_threads,
+                           const base_cpus *cpus, dev_device **out, weir_error *err)
 {
-    const char *cpu = base_settings_get(m->context->settings, "cpu");
-    dev_sim_options sim = {.memory_bytes = o->device.simulate_bytes,
-                           .link_bytes_per_s = o->device.simulate_link,
-                           .strict = true};
-    switch (o->device.kind) {
+    const char *cpu = base_settings_get(c->settings, "cpu");
+    dev_sim_options sim = {
+        .memory_bytes = o->simulate_bytes, .link_bytes_per_s = o->simulate_link, .strict = true};
+    switch (o->kind) {
     case RT_DEVICE_SIM:
         if (sim.memory_bytes == 0)
             return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                              "a simulated device of 0 MB: set compute.simulate_vram_mb");
-        return dev_sim_create(m->env, cpu, o->n_threads, &sim, out, err);
-    case RT_DEVICE_OPENCL: return create_opencl(m, o, out, err);
-    default: return dev_cpu_create_on(m->env, cpu, o->n_threads, &o->cpus, out, err);
+        return dev_sim_create(c->env, cpu, n_threads, &sim, out, err);
+    case RT_DEVICE_OPENCL: return open_opencl(c, o->index, out, err);
+    default: return dev_cpu_create_on(c->env, cpu, n_threads, cpus, out, err);
     }
 }
 
@@ -85,7 +87,7 @@ weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_vie
 {
     base_ledger_view without, with;
     base_ledger_read(m->env, &without);
-    weir_status status = create(m, o, out, err);
+    weir_status status = rt_device_open(m->context, &o->device, o->n_threads, &o->cpus, out, err);
     if (status != WEIR_OK) return status;
     base_ledger_read(m->env, &with);
     for (int t = 0; t < BASE_TAG_COUNT; t++) before->tag_bytes[t] += with.tag_bytes[t] - without.tag_bytes[t];

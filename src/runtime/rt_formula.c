@@ -178,11 +178,7 @@ weir_status weir_formula_evaluate(const weir_formula *f, weir_formula_result *ou
 {
     weir_error local;
     err = rt_error(err, &local);
-    if (f->struct_size < sizeof *f)
-        return base_fail(
-            err, WEIR_ERR_INVALID_ARGUMENT,
-            "weir_formula: struct_size %zu is not that of any version; call weir_formula_init first",
-            f->struct_size);
+    if (!RT_IS(weir_formula, f, err)) return err->code;
     if (f->n_caches == 0 || f->n_caches > WEIR_MAX_CACHES)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "there are %" PRIu32 " kinds of layers; 1 to %d can be added up", f->n_caches,
@@ -212,11 +208,7 @@ weir_status weir_formula_read(weir_context *c, const char *path, weir_formula *f
     weir_error local;
     err = rt_error(err, &local);
     fmt_caches found;
-    if (f->struct_size < sizeof *f)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "weir_formula: struct_size %zu is not that of any version; call weir_formula_init "
-                         "first",
-                         f->struct_size);
+    if (!RT_IS(weir_formula, f, err)) return err->code;
     weir_status s = fmt_caches_read(c->env, path, &found, err);
     if (s != WEIR_OK) return s;
     f->n_caches = found.n;

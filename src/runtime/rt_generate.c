@@ -12,11 +12,7 @@ void weir_generate_options_init(weir_generate_options *o)
 
 static weir_status check_options(weir_generate_options *o, size_t n, weir_error *err)
 {
-    if (o->struct_size < sizeof *o)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "weir_generate_options: struct_size %zu is not that of any version; call "
-                         "weir_generate_options_init first",
-                         o->struct_size);
+    if (!RT_IS(weir_generate_options, o, err)) return err->code;
     if ((unsigned)o->speculate > WEIR_SPECULATE_DRAFT)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "speculate is %d; there is no such mode",
                          (int)o->speculate);

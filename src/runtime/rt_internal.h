@@ -242,7 +242,11 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
 uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes);
 
 /* ---- rt_device.c ---- */
-weir_status rt_device_settings(const weir_context *c, rt_device_options *out, weir_error *err);
+weir_status rt_device_settings(const weir_context *c, const char *name, rt_device_options *out,
+                               weir_error *err);
+/* cpus: the processors to compute on, where it is the CPU; NULL: unbound. */
+weir_status rt_device_open(weir_context *c, const rt_device_options *o, uint32_t n_threads,
+                           const base_cpus *cpus, dev_device **out, weir_error *err);
 /* The device, and its memory in the ledger added to *before. */
 weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, dev_device **out,
                              weir_error *err);
@@ -396,6 +400,15 @@ static inline weir_error *rt_error(weir_error *err, weir_error *local)
 {
     return err != NULL ? err : local;
 }
+/* Whether an option struct says the size that its *_init sets; false with INVALID_ARGUMENT. */
+static inline bool rt_is_sized(const char *type, size_t there, size_t wanted, weir_error *err)
+{
+    if (there >= wanted) return true;
+    base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+              "%s: struct_size %zu is not that of any version; call %s_init first", type, there, type);
+    return false;
+}
+#define RT_IS(type, o, err) rt_is_sized(#type, (o)->struct_size, sizeof(type), err)
 /* a + b, UINT64_MAX where it does not fit: sizes beyond any budget stay beyond it. */
 static inline uint64_t rt_add(uint64_t a, uint64_t b)
 {

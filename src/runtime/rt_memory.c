@@ -8,51 +8,23 @@ void weir_manager_options_init(weir_manager_options *o)
     *o = (weir_manager_options){.struct_size = sizeof(*o)};
 }
 
-static weir_status create_device(weir_context *c, const rt_device_options *d, uint32_t n_threads,
-                                 dev_device **out, weir_error *err)
-{
-    const char *cpu = base_settings_get(c->settings, "cpu");
-    dev_sim_options sim = {
-        .memory_bytes = d->simulate_bytes, .link_bytes_per_s = d->simulate_link, .strict = true};
-    if (d->kind == RT_DEVICE_CPU) return dev_cpu_create(c->env, cpu, n_threads, out, err);
-    if (d->kind == RT_DEVICE_SIM) {
-        if (sim.memory_bytes == 0)
-            return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                             "a simulated device of 0 MB: set compute.simulate_vram_mb");
-        return dev_sim_create(c->env, cpu, n_threads, &sim, out, err);
-    }
-    char *folder = base_settings_cache_folder(c->settings, err);
-    if (folder == NULL) return err->code;
-    weir_status status = dev_opencl_create(c->env, d->index, folder, out, err);
-    base_free(c->env, folder);
-    return status;
-}
-
 weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
                                 weir_error *err)
 {
     weir_error local;
     rt_device_options d;
-    mem_policy policy;
     uint32_t n_threads = o != NULL && o->n_threads != 0 ? o->n_threads : 1;
 
     err = rt_error(err, &local);
-    if (o != NULL && o->device != NULL) {
-        weir_status set = weir_context_set(c, "compute.device", o->device, err);
-        if (set != WEIR_OK) return set;
-    }
-    weir_status status = rt_device_settings(c, &d, err);
+    if (o != NULL && !RT_IS(weir_manager_options, o, err)) return err->code;
+    weir_status status = rt_device_settings(c, o != NULL ? o->device : NULL, &d, err);
     if (status != WEIR_OK) return status;
     weir_manager *m = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof(*m), err);
     if (m == NULL) return err->code;
     *m = (weir_manager){.context = c};
-    mem_policy_init(&policy);
-    policy.vram_mode = d.policy.vram_mode;
-    policy.vram_limit_bytes = d.policy.vram_limit_bytes;
-    policy.vram_reserve_bytes = d.policy.vram_reserve_bytes;
-    status = create_device(c, &d, n_threads, &m->device, err);
+    status = rt_device_open(c, &d, n_threads, NULL, &m->device, err);
     if (status == WEIR_OK)
-        status = mem_manager_create(c->env, m->device, &policy,
+        status = mem_manager_create(c->env, m->device, &d.policy,
                                     o != NULL && o->peer != NULL ? o->peer->m : NULL, &m->m, err);
     if (status != WEIR_OK) {
         weir_manager_destroy(m);
@@ -131,7 +103,8 @@ weir_status weir_component_add_unit(weir_component *h, const char *name, weir_ma
     weir_error local;
     err = rt_error(err, &local);
     if ((unsigned)mark > WEIR_MARK_CPU)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "unit %.60s: there is no mark %d", name, (int)mark);
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "unit %.60s: there is no mark %d",
+                         name != NULL ? name : "(no name)", (int)mark);
     return mem_handle_add_unit(h->h, name, marks[mark], unit, err);
 }
 
@@ -166,6 +139,7 @@ weir_status weir_component_add_weight(weir_component *h, uint32_t unit, const we
 {
     weir_error local;
     err = rt_error(err, &local);
+    if (!RT_IS(weir_weight, w, err)) return err->code;
     mem_handle_weight weight = {.name = w->name,
                                 .bytes = w->bytes,
                                 .host = w->host,

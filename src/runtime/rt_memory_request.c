@@ -51,6 +51,7 @@ weir_status weir_request_begin(const weir_request_options *o, weir_request **out
 {
     weir_error local;
     err = rt_error(err, &local);
+    if (!RT_IS(weir_request_options, o, err)) return err->code;
     if (o->n_managers == 0 || o->n_managers > WEIR_REQUEST_MAX || o->n_generators > WEIR_REQUEST_MAX)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "request %.60s: %u managers and %u generators; it takes 1 to %d and up to %d",
@@ -146,6 +147,7 @@ void weir_phase_options_init(weir_phase_options *o)
 static weir_status describe(const weir_phase_options *o, mem_handle **handles, mem_phase_desc *out,
                             weir_error *err)
 {
+    if (!RT_IS(weir_phase_options, o, err)) return err->code;
     if (o->n_components > MAX_COMPONENTS)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "phase %.60s: %u components; at most %d",
                          o->name != NULL ? o->name : "", o->n_components, MAX_COMPONENTS);

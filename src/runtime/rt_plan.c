@@ -54,7 +54,7 @@ static weir_status read_settings(const weir_context *c, rt_options *out, weir_er
     if (out->weights == WEIR_WEIGHTS_READ && strcmp(weights, "read") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "setting memory.weights is \"%.60s\": read, map or auto", weights);
-    weir_status status = rt_device_settings(c, &out->device, err);
+    weir_status status = rt_device_settings(c, NULL, &out->device, err);
     return status == WEIR_OK ? rt_reader_options(c, &out->aio, err) : status;
 }
 
@@ -63,11 +63,7 @@ weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_opt
     weir_load_options defaults;
     weir_load_options_init(&defaults);
     if (o == NULL) o = &defaults;
-    if (o->struct_size < sizeof *o)
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "weir_load_options: struct_size %zu is not that of any version; call "
-                         "weir_load_options_init first",
-                         o->struct_size);
+    if (!RT_IS(weir_load_options, o, err)) return err->code;
     if (o->n_sessions > RT_SESSIONS_MAX)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%u sessions: at most %d are possible",
                          o->n_sessions, RT_SESSIONS_MAX);

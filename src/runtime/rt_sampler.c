@@ -64,11 +64,7 @@ static bool is_within(float x, float low, float high)
 
 weir_status rt_draw_begin(rt_draw *d, const weir_sampling *o, weir_error *err)
 {
-    if (o->struct_size < sizeof *o)
-        return base_fail(
-            err, WEIR_ERR_INVALID_ARGUMENT,
-            "weir_sampling: struct_size %zu is not that of any version; call weir_sampling_init first",
-            o->struct_size);
+    if (!RT_IS(weir_sampling, o, err)) return err->code;
     if (!is_within(o->temperature, 0.0F, 1000.0F))
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "temperature %g is not between 0 and 1000 (--temp)",
                          (double)o->temperature);

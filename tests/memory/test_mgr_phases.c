@@ -504,6 +504,57 @@ static void estimates_learn(void **state)
     unlink(path);
 }
 
+/* Every word of a weight becomes its number. */
+static void count_up(const dev_arg *args, size_t begin, size_t end)
+{
+    for (size_t i = begin; i < end; i++) ((uint32_t *)args[0].as.address)[i] = (uint32_t)i;
+}
+
+/* R6.1: what compute changed comes back when the component leaves; where copying it back fails it stays. */
+static void changes_come_back(void **state)
+{
+    (void)state;
+    static const dev_kernel kernel = {.name = "count_up", .c = count_up};
+    uint32_t words[1024] = {0};
+    rig r;
+    mem_handle *h;
+    mem_request *request;
+    mem_phase *p;
+    mem_weight_id id;
+    void *address;
+    open_rig(&r, device_of(1u << 20), test_policy());
+    ok(&r, mem_handle_create(r.m, "test", "state", MEM_ONESHOT, &h, &r.err));
+    const mem_handle_weight w = {.name = "cell", .bytes = sizeof words, .host = words, .changes = true};
+    ok(&r, mem_handle_add_weight(h, MEM_UNIT_DEFAULT, &w, &id, &r.err));
+    ok(&r, mem_handle_seal(h, &r.err));
+    const mem_request_desc desc = {.name = "change", .managers = &r.m, .n_managers = 1};
+    ok(&r, mem_request_begin(&desc, &request, &r.err));
+    const mem_phase_desc phase = {.name = "change", .handles = &h, .n_handles = 1};
+    ok(&r, mem_use(request, &phase, &p, &r.err));
+    ok(&r, mem_weight_address(p, h, id, &address, &r.err));
+    const dev_arg arg = {.kind = DEV_ARG_ADDRESS, .as.address = address};
+    ok(&r, mem_phase_launch(p, r.m, &kernel, &arg, 1, 1024, &r.err));
+    ok(&r, mem_phase_end(p, &r.err));
+    mem_request_end(request);
+    assert_int_equal(words[1023], 0);
+
+    const base_fault_rule rule = {.site = BASE_FAULT_COPY, .length = -1};
+    ok(&r, base_fault_arm(r.env, &rule, &r.err));
+    assert_int_equal(mem_manager_unload_idle(r.m, true), 0);
+    assert_true(device_bytes(&r) != 0);
+    base_fault_clear(r.env);
+    ok(&r, base_fault_arm(r.env, &rule, &r.err));
+    assert_int_equal(mem_handle_unload(h, false, &r.err), WEIR_ERR_DEVICE);
+    assert_non_null(strstr(r.err.message, "test:state"));
+    assert_int_equal(words[1023], 0);
+    ok(&r, mem_handle_unload(h, false, &r.err));
+    assert_int_equal(device_bytes(&r), 0);
+    for (uint32_t i = 0; i < 1024; i++) assert_int_equal(words[i], i);
+    base_fault_clear(r.env);
+    mem_handle_destroy(h);
+    close_rig(&r);
+}
+
 static weir_status ramp(void *arg, uint64_t begin, uint64_t end, float *out, weir_error *err)
 {
     (void)err;
@@ -538,6 +589,7 @@ int main(void)
         cmocka_unit_test(default_units),          cmocka_unit_test(files_stream_through_staging),
         cmocka_unit_test(tiles_cover_everything), cmocka_unit_test(failures_are_not_lost),
         cmocka_unit_test(copies_in_ram),          cmocka_unit_test(estimates_learn),
+        cmocka_unit_test(changes_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,19 +185,18 @@ static inline base_env *env_of(fixture *f)
     return f->context->env;
 }
 
-typedef struct answer {
+typedef struct life {
     weir_status status;
     uint64_t hash; /* of the logits */
     char reader[32];
-} answer;
+} life;
 /* Answers something; the hash is set on success. */
 typedef weir_status (*generate_fn)(fixture *f, weir_model *m, weir_session *s, uint64_t *hash);
 
 /* Opens, loads, answers, closes. */
-static inline answer whole_life(fixture *f, const char *path, const weir_load_options *o,
-                                generate_fn generate)
+static inline life whole_life(fixture *f, const char *path, const weir_load_options *o, generate_fn generate)
 {
-    answer a = {0};
+    life a = {0};
     weir_model *m;
     weir_session *s = NULL;
     a.status = weir_model_open(f->context, path, &m, &f->err);

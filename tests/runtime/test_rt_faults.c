@@ -46,7 +46,7 @@ static void sweep(fixture *f, base_fault_site site, weir_status expected)
     weir_load_options o = streaming_options(f, path);
     uint64_t baseline = held(f);
     assert_ok(f, base_fault_count_on(env_of(f), &f->err));
-    answer clean = whole_life(f, path, &o, generate);
+    life clean = whole_life(f, path, &o, generate);
     if (clean.status != WEIR_OK) fail_msg("the clean run: %s", f->err.message);
     uint64_t passages = base_fault_count(env_of(f), site);
     assert_true(passages > 0);
@@ -59,7 +59,7 @@ static void sweep(fixture *f, base_fault_site site, weir_status expected)
         for (uint64_t i = 0; i < passages; i += step) {
             arm(f, site, i, for_good != 0);
             f->err.message[0] = '\0';
-            answer a = whole_life(f, path, &o, generate);
+            life a = whole_life(f, path, &o, generate);
             base_fault_clear(env_of(f));
             if (a.status == WEIR_OK) {
                 same++;
@@ -115,12 +115,12 @@ static void test_fallbacks(void **state)
     weir_load_options o = streaming_options(f, path);
     /* Threads that read need stacks; in the plan where they are there from the start. */
     o.mem_bytes += MIB;
-    answer clean = whole_life(f, path, &o, generate);
+    life clean = whole_life(f, path, &o, generate);
     assert_int_equal(clean.status, WEIR_OK);
     const base_fault_site sites[] = {BASE_FAULT_IO_URING, BASE_FAULT_DIRECT_IO};
     for (int i = 0; i < 2; i++) {
         arm(f, sites[i], 0, true);
-        answer a = whole_life(f, path, &o, generate);
+        life a = whole_life(f, path, &o, generate);
         if (a.status != WEIR_OK) fail_msg("%s: %s", base_fault_text(sites[i]), f->err.message);
         assert_int_equal(a.hash, clean.hash);
     }

@@ -49,7 +49,7 @@ static void suffer(fixture *f, const char *path, const weir_load_options *o, uin
     uint64_t baseline = held(f);
     assert_ok(f, base_fault_arm(env_of(f), rule, &f->err));
     f->err.message[0] = '\0';
-    answer a = whole_life(f, path, o, generate);
+    life a = whole_life(f, path, o, generate);
     base_fault_clear(env_of(f));
     const char *name = base_fault_text(rule->site);
     if (a.status == WEIR_OK)
@@ -70,7 +70,7 @@ static void sweep(fixture *f, base_fault_site site, const char *backend)
     o.mem_bytes += MIB; /* for threads that read: their stacks are in the plan only where they are there from
                            the start */
     assert_ok(f, base_fault_count_on(env_of(f), &f->err));
-    answer clean = whole_life(f, path, &o, generate);
+    life clean = whole_life(f, path, &o, generate);
     assert_ok(f, clean.status);
     uint64_t n = base_fault_count(env_of(f), site);
     base_fault_clear(env_of(f));
@@ -203,10 +203,10 @@ static bool refuse_io_uring(int error)
 }
 
 /* 0: as it should be; 2: not possible here; else what went wrong. */
-static int in_child(fixture *f, int (*life)(fixture *f, void *arg), void *arg)
+static int in_child(fixture *f, int (*one_life)(fixture *f, void *arg), void *arg)
 {
     pid_t pid = fork();
-    if (pid == 0) _exit(life(f, arg));
+    if (pid == 0) _exit(one_life(f, arg));
     int status = 0;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
@@ -224,7 +224,7 @@ static int live_without_io_uring(fixture *f, void *arg)
 {
     const refusal *r = arg;
     if (!refuse_io_uring(r->error)) return 2;
-    answer a = whole_life(f, r->path, r->o, generate);
+    life a = whole_life(f, r->path, r->o, generate);
     if (a.status != WEIR_OK) return 3;
     return a.hash == r->wanted && strncmp(a.reader, "threads", 7) == 0 ? 0 : 4;
 }
@@ -236,7 +236,7 @@ static void test_io_uring_refused(void **state)
     weir_load_options o = streaming_options(f, path);
     o.mem_bytes += MIB; /* for threads that read: their stacks are in the plan only where they are there from
                            the start */
-    answer clean = whole_life(f, path, &o, generate);
+    life clean = whole_life(f, path, &o, generate);
     assert_ok(f, clean.status);
     const int errors[] = {EPERM, ENOSYS, ENOMEM};
     for (int i = 0; i < 3; i++) {
@@ -247,7 +247,7 @@ static void test_io_uring_refused(void **state)
         base_fault_rule rule = {
             .site = BASE_FAULT_IO_URING, .error = errors[i], .for_good = true, .length = -1};
         assert_ok(f, base_fault_arm(env_of(f), &rule, &f->err));
-        answer a = whole_life(f, path, &o, generate);
+        life a = whole_life(f, path, &o, generate);
         base_fault_clear(env_of(f));
         assert_ok(f, a.status);
         assert_true(a.hash == clean.hash && strncmp(a.reader, "threads", 7) == 0);
@@ -269,7 +269,7 @@ static int live_on_ramfs(fixture *f, void *arg)
     if (system(command) != 0) return 5;
     int fd = open(file, O_RDONLY | O_DIRECT);
     if (fd >= 0) return 2;
-    answer a = whole_life(f, file, r->o, generate);
+    life a = whole_life(f, file, r->o, generate);
     if (a.status != WEIR_OK) return 3;
     return a.hash == r->wanted && strstr(a.reader, "buffered") != NULL ? 0 : 4;
 }
@@ -308,7 +308,7 @@ static void test_direct_reads_refused(void **state)
     o.mem_bytes += MIB; /* for threads that read: their stacks are in the plan only where they are there from
                            the start */
     write_back(path);   /* what is dirty cannot be dropped */
-    answer clean = whole_life(f, path, &o, generate);
+    life clean = whole_life(f, path, &o, generate);
     assert_ok(f, clean.status);
     assert_int_equal(cached_pages(path), 0);
     const char *const backends[] = {"auto", "threads"};
@@ -316,7 +316,7 @@ static void test_direct_reads_refused(void **state)
         assert_ok(f, weir_context_set(f->context, "io.backend", backends[i], &f->err));
         base_fault_rule rule = {.site = BASE_FAULT_DIRECT_IO, .for_good = true, .length = -1};
         assert_ok(f, base_fault_arm(env_of(f), &rule, &f->err));
-        answer a = whole_life(f, path, &o, generate);
+        life a = whole_life(f, path, &o, generate);
         base_fault_clear(env_of(f));
         assert_ok(f, a.status);
         assert_true(a.hash == clean.hash);
