@@ -17,6 +17,8 @@ static weir_load_options budget_between(fixture *f, weir_model *m, double share)
 static void test_relations(void **state)
 {
     fixture *f = *state;
+    /* Two plans are compared: what the process holds must not move between them. */
+    assert_ok(f, weir_context_set(f->context, "memory.process", "8MiB", &f->err));
     weir_model *m = open_small(f, "llama");
     weir_load_options o = budget_between(f, m, 0.3);
     weir_prediction slow = {0}, fast = {0};
