@@ -11,6 +11,7 @@
 #ifndef WEIR_MANAGER_H_PUBLIC
 #define WEIR_MANAGER_H_PUBLIC
 
+#include "kernel.h"
 #include "weir.h"
 
 #ifdef __cplusplus
@@ -197,25 +198,6 @@ WEIR_API weir_status weir_use_alloc(weir_use *p, weir_manager *m, uint64_t bytes
                                     void **address, weir_error *err);
 WEIR_API void weir_use_free(weir_use *p, weir_manager *m, void *address); /* takes NULL */
 
-typedef enum weir_arg_kind { WEIR_ARG_ADDRESS, WEIR_ARG_U32, WEIR_ARG_F32 } weir_arg_kind;
-typedef struct weir_arg {
-    weir_arg_kind kind;
-    union {
-        void *address;
-        uint32_t u32;
-        float f32;
-    } as;
-} weir_arg;
-/* c: items [begin, end), on the processor and the simulated device. source: OpenCL C 1.2 with a kernel of
- * this name. Its parameters are the arguments in their order, an address as two of them (a __global pointer
- * and a ulong offset in bytes), then a uint with the number of items; the global id may lie beyond it.
- * UNSUPPORTED where a device needs the one that is NULL. Kernels and their strings stay until the manager is
- * destroyed. */
-typedef struct weir_kernel {
-    const char *name;
-    const char *source;
-    void (*c)(const weir_arg *args, size_t begin, size_t end);
-} weir_kernel;
 /* Queued in order; args are read before it returns. */
 WEIR_API weir_status weir_use_launch(weir_use *p, weir_manager *m, const weir_kernel *kernel,
                                      const weir_arg *args, uint32_t n_args, size_t n_items, weir_error *err);

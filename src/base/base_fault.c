@@ -1,11 +1,11 @@
 /* Fault points. Ordinals count passages since the rule was armed, so that a failure replays. */
 #define _GNU_SOURCE
 #include "base_internal.h"
+#include "base_lane.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MAX_RULES 16
 
@@ -97,12 +97,7 @@ bool base_fault_slow(base_env *env, base_fault_site site, base_fault_rule *fired
     }
     pthread_mutex_unlock(&f->lock);
     if (!fires) return false;
-    if (rule.delay_ms != 0) {
-        struct timespec t = {.tv_sec = rule.delay_ms / 1000,
-                             .tv_nsec = (long)(rule.delay_ms % 1000) * 1000000};
-        while (nanosleep(&t, &t) != 0 && errno == EINTR) {
-        }
-    }
+    base_sleep(rule.delay_ms / 1000.0);
     if (fired != NULL) *fired = rule;
     return true;
 }

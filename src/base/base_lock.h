@@ -1,4 +1,4 @@
-/* A lock with a condition: the one kind that folders above base use. */
+/* A lock with a condition, for folders above base; devices keep plain mutexes for what no ledger counts. */
 #ifndef WEIR_BASE_LOCK_H
 #define WEIR_BASE_LOCK_H
 

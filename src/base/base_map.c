@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "base_map.h"
 #include "base_internal.h"
+#include "base_signal.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -19,12 +20,13 @@ typedef struct bus_range {
     atomic_bool broken;
 } bus_range;
 
+static void on_bus_error(int sig, siginfo_t *info, void *context);
+
 static struct {
     pthread_mutex_t lock; /* for adding and removing; the handler takes none */
-    uint32_t n;
-    struct sigaction before;
+    base_signal signal;
     bus_range ranges[MAX_RANGES];
-} bus = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} bus = {.lock = PTHREAD_MUTEX_INITIALIZER, .signal = {.number = SIGBUS, .handler = on_bus_error}};
 
 struct base_map {
     base_env *env;
@@ -35,19 +37,6 @@ struct base_map {
     uint64_t skip;   /* of what was asked for behind it */
     bus_range *range;
 };
-
-static void pass_on(int sig, siginfo_t *info, void *context)
-{
-    if ((bus.before.sa_flags & SA_SIGINFO) != 0) {
-        bus.before.sa_sigaction(sig, info, context);
-    } else if (bus.before.sa_handler != SIG_DFL && bus.before.sa_handler != SIG_IGN) {
-        bus.before.sa_handler(sig);
-    } else {
-        /* Back to the default: the access is tried again and ends the process as it would have without us. */
-        struct sigaction plain = {.sa_handler = SIG_DFL};
-        sigaction(SIGBUS, &plain, NULL);
-    }
-}
 
 /* All that lies behind the first missing page is missing, too, so zeros take the place of the whole rest.
  * Only system calls and atomics: this may run anywhere. */
@@ -66,7 +55,8 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
         errno = saved;
         return;
     }
-    pass_on(sig, info, context);
+    (void)sig;
+    base_signal_pass_on(&bus.signal, info, context);
     errno = saved;
 }
 
@@ -77,14 +67,8 @@ static bus_range *guard(uint8_t *pages, uint64_t bytes)
     pthread_mutex_lock(&bus.lock);
     for (int i = 0; i < MAX_RANGES && found == NULL; i++)
         if (atomic_load(&bus.ranges[i].end) == 0) found = &bus.ranges[i];
-    if (found != NULL && bus.n == 0) {
-        struct sigaction ours = {.sa_sigaction = on_bus_error,
-                                 .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
-        sigemptyset(&ours.sa_mask);
-        if (sigaction(SIGBUS, &ours, &bus.before) != 0) found = NULL;
-    }
+    if (found != NULL && !base_signal_take(&bus.signal)) found = NULL;
     if (found != NULL) {
-        bus.n++;
         atomic_store(&found->broken, false);
         atomic_store(&found->begin, (uintptr_t)pages);
         atomic_store(&found->end, (uintptr_t)pages + bytes);
@@ -98,13 +82,7 @@ static void unguard(bus_range *range)
     pthread_mutex_lock(&bus.lock);
     atomic_store(&range->end, 0);
     atomic_store(&range->begin, 0);
-    if (--bus.n == 0) {
-        /* Somebody who came after us stays; he passes on to us, and we to the one before. */
-        struct sigaction now;
-        if (sigaction(SIGBUS, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
-            now.sa_sigaction == on_bus_error)
-            sigaction(SIGBUS, &bus.before, NULL);
-    }
+    base_signal_give(&bus.signal);
     pthread_mutex_unlock(&bus.lock);
 }
 

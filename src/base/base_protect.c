@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "base_protect.h"
 #include "base_internal.h"
+#include "base_signal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,12 +20,13 @@ typedef struct closed_range {
     atomic_uint n;               /* accesses since the last heal */
 } closed_range;
 
+static void on_access(int sig, siginfo_t *info, void *context);
+
 static struct {
     pthread_mutex_t lock; /* for adding and removing; the handler takes none */
-    uint32_t n;
-    struct sigaction before;
+    base_signal signal;
     closed_range ranges[MAX_RANGES];
-} segv = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} segv = {.lock = PTHREAD_MUTEX_INITIALIZER, .signal = {.number = SIGSEGV, .handler = on_access}};
 
 struct base_protect {
     base_env *env;
@@ -33,19 +35,6 @@ struct base_protect {
     uint64_t bytes;
     closed_range *range; /* NULL then */
 };
-
-static void pass_on(int sig, siginfo_t *info, void *context)
-{
-    if ((segv.before.sa_flags & SA_SIGINFO) != 0) {
-        segv.before.sa_sigaction(sig, info, context);
-    } else if (segv.before.sa_handler != SIG_DFL && segv.before.sa_handler != SIG_IGN) {
-        segv.before.sa_handler(sig);
-    } else {
-        /* Back to the default: the access is tried again and ends the process as it would have without us. */
-        struct sigaction plain = {.sa_handler = SIG_DFL};
-        sigaction(SIGSEGV, &plain, NULL);
-    }
-}
 
 /* Other memory takes the page's place, and more pages each time, so that a loop over a large closed range
  * ends soon. Only system calls and atomics: this may run anywhere. */
@@ -68,7 +57,8 @@ static void on_access(int sig, siginfo_t *info, void *context)
         errno = saved;
         return;
     }
-    pass_on(sig, info, context);
+    (void)sig;
+    base_signal_pass_on(&segv.signal, info, context);
     errno = saved;
 }
 
@@ -79,13 +69,8 @@ static closed_range *watch(uint8_t *front, uint64_t bytes)
     pthread_mutex_lock(&segv.lock);
     for (int i = 0; i < MAX_RANGES && found == NULL; i++)
         if (atomic_load(&segv.ranges[i].end) == 0) found = &segv.ranges[i];
-    if (found != NULL && segv.n == 0) {
-        struct sigaction ours = {.sa_sigaction = on_access, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
-        sigemptyset(&ours.sa_mask);
-        if (sigaction(SIGSEGV, &ours, &segv.before) != 0) found = NULL;
-    }
+    if (found != NULL && !base_signal_take(&segv.signal)) found = NULL;
     if (found != NULL) {
-        segv.n++;
         atomic_store(&found->first, 0);
         atomic_store(&found->n, 0);
         atomic_store(&found->begin, (uintptr_t)front);
@@ -100,12 +85,7 @@ static void unwatch(closed_range *range)
     pthread_mutex_lock(&segv.lock);
     atomic_store(&range->end, 0);
     atomic_store(&range->begin, 0);
-    if (--segv.n == 0) {
-        struct sigaction now;
-        if (sigaction(SIGSEGV, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
-            now.sa_sigaction == on_access)
-            sigaction(SIGSEGV, &segv.before, NULL);
-    }
+    base_signal_give(&segv.signal);
     pthread_mutex_unlock(&segv.lock);
 }
 

@@ -4,8 +4,8 @@
 #include "base_remote.h"
 
 #include "base_internal.h"
+#include "base_library.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +36,7 @@ enum {
     OPT_CONNECTTIMEOUT_MS = 156,
     OPT_PROTOCOLS = 181,
     OPT_REDIR_PROTOCOLS = 182,
+    OPT_SUPPRESS_CONNECT_HEADERS = 265, /* libcurl 7.54; older ones refuse it */
     OPT_WRITEDATA = 10001,
     OPT_URL = 10002,
     OPT_RANGE = 10007,
@@ -76,7 +77,7 @@ typedef struct answer {
 struct base_remote {
     base_env *env;
     char *url;
-    void *library;
+    base_library *library;
     curl_calls curl;
     curl_handle *handle;
     bool started; /* global_init succeeded */
@@ -122,7 +123,7 @@ static weir_status check_url(const char *url, weir_error *err)
 
 static weir_status load_curl(base_remote *r, weir_error *err)
 {
-    static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
+    static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
     const struct {
         const char *name;
         void *to;
@@ -132,15 +133,15 @@ static weir_status load_curl(base_remote *r, weir_error *err)
         {"curl_easy_perform", &r->curl.easy_perform}, {"curl_easy_getinfo", &r->curl.easy_getinfo},
         {"curl_easy_cleanup", &r->curl.easy_cleanup}, {"curl_easy_strerror", &r->curl.easy_strerror},
     };
-    for (size_t i = 0; i < sizeof names / sizeof *names && r->library == NULL; i++)
-        r->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (r->library == NULL)
+    weir_status status = base_library_open(r->env, names, &r->library, err);
+    if (status == WEIR_ERR_NOT_FOUND)
         return base_fail(err, WEIR_ERR_UNSUPPORTED,
                          "%s: reading over the network needs libcurl.so.4, which is not installed (Debian: "
                          "libcurl4)",
                          r->url);
+    if (status != WEIR_OK) return status;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        void *symbol = dlsym(r->library, calls[i].name);
+        void *symbol = base_library_symbol(r->library, calls[i].name);
         if (symbol == NULL)
             return base_fail(err, WEIR_ERR_UNSUPPORTED, "%s: libcurl has no %s; install a newer one", r->url,
                              calls[i].name);
@@ -310,6 +311,7 @@ static void set_options(base_remote *r)
     set(r->handle, OPT_REDIR_PROTOCOLS, protocols); /* never from https to http */
     set(r->handle, OPT_FOLLOWLOCATION, 1L);
     set(r->handle, OPT_MAXREDIRS, MAX_REDIRECTS);
+    set(r->handle, OPT_SUPPRESS_CONNECT_HEADERS, 1L); /* a proxy's answer is not the server's */
     set(r->handle, OPT_CONNECTTIMEOUT_MS, timeout_ms(r));
     set(r->handle, OPT_TIMEOUT_MS, 4 * timeout_ms(r));
     set(r->handle, OPT_LOW_SPEED_LIMIT, SLOW_BYTES);
@@ -436,7 +438,7 @@ void base_remote_close(base_remote *r)
     if (r == NULL) return;
     if (r->handle != NULL) r->curl.easy_cleanup(r->handle);
     if (r->started) r->curl.global_cleanup();
-    if (r->library != NULL) dlclose(r->library);
+    base_library_close(r->library);
     if (r->fd >= 0) close(r->fd);
     base_free(r->env, r->text);
     base_free(r->env, r->url);

@@ -25,9 +25,11 @@
     X("compute.vram_limit_mb", "auto", "MB of device memory to use at most: auto (all), or a number")        \
     X("compute.vram_reserve_mb", "auto", "MB of device memory to leave free: auto (400), or a number")       \
     X("compute.host_copies", "auto", "copies of weights in RAM for devices: auto, on, off")                  \
-    X("compute.max_pinned_mb", "auto", "MB of pinned RAM at most: auto (by the machine's), or a number")     \
-    X("compute.async_offload", "auto", "units copied to a device ahead: auto (2), or 0 to 8")                \
-    X("compute.prefetch_sequence", "auto", "copy ahead for what runs once per token: auto, on, off")         \
+    X("compute.max_pinned_mb", "auto",                                                                       \
+      "components: MB of pinned RAM at most: auto (by the machine's), or a number")                          \
+    X("compute.async_offload", "auto", "components: units copied ahead: auto (2), or 0 to 8")                \
+    X("compute.prefetch_sequence", "auto",                                                                   \
+      "components: copy ahead for what runs once per token: auto, on, off")                                  \
     X("compute.oom_retry", "on", "run a phase again when the device had no memory: on, off")                 \
     X("compute.oom_fallback", "off", "then a leaner way whose result differs slightly: on, off")             \
     X("compute.gpu_jobs", "auto", "jobs at once on a device: auto (1), or 1 to 64")                          \

@@ -306,7 +306,7 @@ int cli_plan(int argc, char **argv)
     cli_add(&a, "fewer-sessions", 0, CLI_FLAG, &c.load.fewer_sessions, NULL,
             "where so many do not fit, plan for as many as do");
     cli_add(&a, "explain", 0, CLI_FLAG, &explain, NULL, "say for each account how to check it");
-    cli_add(&a, "no-rates", 0, CLI_FLAG, &no_rates, NULL, "headers only: predict no speed, measure nothing");
+    cli_add(&a, "no-rates", 0, CLI_FLAG, &no_rates, NULL, "predict no speed, and measure nothing for it");
     cli_add(&a, "formula", 0, CLI_FLAG, &formula, NULL,
             "plan from plain numbers; see weir plan --formula --help");
     int rc = cli_parse(&a, argc, argv);

@@ -7,6 +7,7 @@
 #define WEIR_DEVICE_H
 
 #include "base/base.h"
+#include "weir/kernel.h"
 
 typedef struct dev_device dev_device;
 
@@ -106,26 +107,12 @@ typedef struct dev_memory_info {
     bool can_register;    /* pin_register works */
 } dev_memory_info;
 
-/* Arguments of a kernel that an engine brings: device addresses and numbers, in the order of its parameters.
- */
-typedef enum dev_arg_kind { DEV_ARG_ADDRESS, DEV_ARG_U32, DEV_ARG_F32 } dev_arg_kind;
-typedef struct dev_arg {
-    dev_arg_kind kind;
-    union {
-        void *address;
-        uint32_t u32;
-        float f32;
-    } as;
-} dev_arg;
-/* One kernel in the forms that devices take. c: items [begin, end) on the CPU and on the simulated device,
- * addresses as pointers. source: OpenCL C (which `gpu_begin.h`'s macros make CUDA as well) with a kernel of
- * this name whose first parameter behind the arguments is the number of items. Either may be NULL:
- * UNSUPPORTED where it is needed. */
-typedef struct dev_kernel {
-    const char *name;
-    const char *source;
-    void (*c)(const dev_arg *args, size_t begin, size_t end);
-} dev_kernel;
+/* Kernels that an engine brings, as the public interface has them. */
+typedef weir_arg dev_arg;
+typedef weir_kernel dev_kernel;
+#define DEV_ARG_ADDRESS WEIR_ARG_ADDRESS
+#define DEV_ARG_U32     WEIR_ARG_U32
+#define DEV_ARG_F32     WEIR_ARG_F32
 
 /* NULL in a dev_table: the device computes in host memory (plain CPU), and phases cost nothing (R2.5). */
 typedef struct dev_memory_table {

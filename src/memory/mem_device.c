@@ -479,9 +479,9 @@ static weir_status load(device_source *d, const mem_device_options *o, weir_erro
         if (status == WEIR_OK && o->progress != NULL)
             o->progress(o->progress_arg, base_min(done, total), total);
     }
+    /* The compute stream reads it without asking again. */
     if (status == WEIR_OK) status = d->m->mark(d->source.device, DEV_STREAM_COPY, &t, err);
     if (status == WEIR_OK) status = d->m->sync(d->source.device, t, err);
-    /* The compute stream reads it without asking again. */
     if (status == WEIR_OK) status = make_host_copies(d, o->host_copy_bytes, err);
     return status;
 }

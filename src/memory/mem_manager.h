@@ -52,7 +52,7 @@ typedef struct mem_policy {
     bool oom_fallback;            /* compute.oom_fallback [off] */
     uint32_t gpu_jobs;            /* compute.gpu_jobs [1] */
     double wait_limit_s;          /* R3.7 [600] */
-    const char *pinned_models;    /* engines.<id>.pinned_models: "engine" or "engine:component", separated by
+    const char *pinned_models;    /* engines.pinned_models: "engine" or "engine:component", separated by
                                    * commas; yield last, are never unloaded. Copied. NULL: none */
     const char *calibration_file; /* R9.3, "": not kept. Copied. NULL as "" */
     const char *proc_root, *cgroup_root; /* NULL: the system's; tests point them at a copy. Copied */

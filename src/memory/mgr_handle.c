@@ -27,7 +27,6 @@ weir_status mem_handle_create(mem_manager *m, const char *engine, const char *co
     mem_handle *h = base_alloc(m->env, BASE_TAG_METADATA, sizeof *h, err);
     if (h == NULL) return err->code;
     *h = (mem_handle){.m = m, .kind = kind, .cap_bytes = UINT64_MAX, .calibration = 1};
-    h->calibration = mem_mgr_calibration(m, engine, component);
     h->last_unit = MGR_NONE;
     h->engine = base_strdup(m->env, BASE_TAG_METADATA, engine, err);
     if (h->engine != NULL) h->component = base_strdup(m->env, BASE_TAG_METADATA, component, err);
@@ -37,6 +36,7 @@ weir_status mem_handle_create(mem_manager *m, const char *engine, const char *co
         return err->code;
     }
     base_lock_enter(m->tier->lock);
+    h->calibration = mem_mgr_calibration(m, engine, component);
     h->next = m->handles;
     m->handles = h;
     base_lock_leave(m->tier->lock);

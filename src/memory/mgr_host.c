@@ -99,7 +99,7 @@ void mem_mgr_unpin(mem_manager *m, mgr_weight *w)
 /* ---- images ---- */
 
 /* Places the unit's weights in its image. Returns whether it would have any that lie in files. */
-static bool lay_out(mem_handle *h, uint32_t unit, bool files)
+static bool lay_out(mem_handle *h, uint32_t unit)
 {
     mgr_unit *u = &h->units[unit];
     bool has_files = false;
@@ -110,7 +110,7 @@ static bool lay_out(mem_handle *h, uint32_t unit, bool files)
         if (w->unit != unit) continue;
         storage_of(w, &storage_bytes);
         bool small = storage_bytes < MGR_PIN_BYTES;
-        w->in_image = !w->source.changes && (w->source.host == NULL ? files : small);
+        w->in_image = !w->source.changes && (w->source.host == NULL || small);
         if (!w->in_image) continue;
         has_files |= w->source.host == NULL;
         w->image_at = u->image_bytes;
@@ -192,7 +192,7 @@ void mem_mgr_host_prepare(mem_handle *h, mem_request *r)
         mgr_unit *u = &h->units[unit];
         /* What is on the device already has no use for one, unless it was dropped for want of RAM. */
         if (u->image != NULL || u->bytes == 0 || u->filled) continue;
-        bool has_files = lay_out(h, unit, true);
+        bool has_files = lay_out(h, unit);
         if (u->image_bytes == 0 || !may_copy(m, u->image_bytes)) continue;
         if (allocate(m, u, has_files) && !fill_image(h, unit, r)) free_image(m, u); /* loading tells why */
     }

@@ -20,7 +20,7 @@ static weir_status stage_open(mem_manager *m, weir_error *err)
     m->stage_pinned = status == WEIR_OK;
     if (m->stage_pinned) m->tier->pinned_bytes += bytes;
     if (!m->stage_pinned) p = base_pages_alloc(m->env, BASE_TAG_IO, bytes, false, err); /* R5.4 */
-    if (p == NULL) return err->code;
+    if (p == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
     m->stage = p;
     return WEIR_OK;
 }

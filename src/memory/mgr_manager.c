@@ -102,6 +102,7 @@ void mem_manager_destroy(mem_manager *m)
     if (m == NULL) return;
     mgr_tier *t = m->tier;
     while (m->kept != NULL) mem_manager_free(m, m->kept->address);
+    base_lock_enter(t->lock);
     if (m->mem != NULL) mem_mgr_quiet(m);
     if (m->stage != NULL && m->stage_pinned) {
         m->mem->pin_free(m->device, m->stage, 2 * MGR_STAGE_BYTES);
@@ -110,7 +111,6 @@ void mem_manager_destroy(mem_manager *m)
     } else if (m->stage != NULL) {
         base_pages_free(m->env, BASE_TAG_IO, m->stage, 2 * MGR_STAGE_BYTES);
     }
-    base_lock_enter(t->lock);
     mem_manager **at = &t->managers;
     while (*at != m) at = &(*at)->next;
     *at = m->next;
@@ -275,13 +275,15 @@ static void note_yield(mem_handle *h, mem_request *r, const mem_phase *p, uint64
 uint64_t mem_mgr_yield(mem_manager *m, uint64_t bytes, mem_request *r, const mem_phase *p)
 {
     uint64_t freed = 0;
+    uint32_t stuck = 0; /* tries in which nothing came free: what was computed could not be copied back */
     mem_handle *h;
-    while (freed < bytes && (h = next_to_yield(m, p)) != NULL) {
+    while (freed < bytes && stuck < 2 && (h = next_to_yield(m, p)) != NULL) {
         if (freed == 0) mem_mgr_quiet(m);
         uint64_t before = mem_mgr_held(h);
         give_up(h, bytes - freed);
         uint64_t got = before - mem_mgr_held(h);
-        note_yield(h, r, p, got);
+        stuck = got == 0 ? stuck + 1 : 0;
+        if (got != 0) note_yield(h, r, p, got);
         freed += got;
     }
     if (freed != 0) m->mem->trim(m->device); /* R7.4 */

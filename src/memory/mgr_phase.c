@@ -246,6 +246,7 @@ static void report_component(mem_request *r, const mgr_part *part, mem_handle *h
     name_copy(c->engine, h->engine);
     name_copy(c->component, h->component);
     name_copy(c->phase, r->phase.name);
+    name_copy(c->gave_up_for, h->gave_up_for);
     if (h->m->mem == NULL || mem_mgr_is_whole(h)) return;
     if (h->cap_bytes != UINT64_MAX)
         c->reason = "capped after OOM";

@@ -149,6 +149,14 @@ static uint64_t weights_budget(const mem_policy *o, uint64_t room_bytes, uint64_
     return room_bytes > need ? room_bytes - need : 0;
 }
 
+static void show_plan(rt_plan *plan)
+{
+    const mem_device_plan *d = &plan->device;
+    plan->view.device_planned_bytes =
+        rt_add(plan->device_need_bytes, d->fixed_bytes + d->resident_bytes + d->slot_bytes);
+    plan->view.device_streamed_bytes_per_pass = d->streamed_bytes;
+}
+
 void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
 {
     const mem_policy *o = &p->options->device.policy;
@@ -162,7 +170,7 @@ void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
     uint64_t copies = rt_weights_room(need, p->options->mem_bytes);
     /* Copies are whole pages each. */
     copies = base_min(copies, d->streamed_bytes + (uint64_t)d->n_units * 4096);
-    if (d->streamed_bytes == 0) copies = 0;
+    if (d->streamed_bytes == 0 || o->host_copies == MEM_OFF) copies = 0;
     out->memory = (mem_plan){.io_bytes = p->smallest.io_bytes,
                              .by_row_bytes = p->smallest.by_row_bytes,
                              .resident_bytes = base_align_down(copies, 4096)};
@@ -171,8 +179,7 @@ void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
     v->device_room_bytes = p->device_room;
     v->device_smallest_bytes = rt_add(need->device_bytes, d->smallest_bytes);
     v->device_whole_bytes = rt_add(need->device_bytes, d->whole_bytes);
-    v->device_planned_bytes = rt_add(need->device_bytes, d->fixed_bytes + d->resident_bytes + d->slot_bytes);
-    v->device_streamed_bytes_per_pass = d->streamed_bytes;
+    show_plan(out);
 }
 
 weir_status rt_device_place(weir_model *m, rt_loaded *run, weir_error *err)
@@ -199,6 +206,7 @@ weir_status rt_device_place(weir_model *m, rt_loaded *run, weir_error *err)
     status = run->device->table->memory->info(run->device, &info, err);
     if (status != WEIR_OK) return status;
     mem_device_plan_make(m->component, info.alignment, 0, true, &plan->device);
+    show_plan(plan);
     status = mem_device_source_create(m->component, run->device, &plan->device, &o, &run->source, err);
     if (status != WEIR_OK) *err = first;
     return status;

@@ -1,11 +1,29 @@
 /* The public memory manager: devices, managers and components. */
 #include "rt_memory_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void weir_manager_options_init(weir_manager_options *o)
 {
     *o = (weir_manager_options){.struct_size = sizeof(*o)};
+}
+
+/* R9.3: <cache folder>/memory/calibration.json; empty where nothing is kept, or its folder cannot be made. */
+static weir_status calibration_path(const weir_context *c, char *out, size_t size, weir_error *err)
+{
+    char *folder = base_settings_cache_folder(c->settings, err);
+    int n = 0;
+    out[0] = '\0';
+    if (folder == NULL) return err->code;
+    if (folder[0] != '\0' && base_folder_make(folder, NULL) == WEIR_OK)
+        n = snprintf(out, size, "%s/memory", folder);
+    base_free(c->env, folder);
+    if (n <= 0 || (size_t)n + sizeof "/calibration.json" > size || base_folder_make(out, NULL) != WEIR_OK)
+        out[0] = '\0';
+    else
+        memcpy(out + n, "/calibration.json", sizeof "/calibration.json");
+    return WEIR_OK;
 }
 
 weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
@@ -19,6 +37,10 @@ weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, 
     if (o != NULL && !RT_IS(weir_manager_options, o, err)) return err->code;
     weir_status status = rt_device_settings(c, o != NULL ? o->device : NULL, &d, err);
     if (status != WEIR_OK) return status;
+    char calibration[4096];
+    status = calibration_path(c, calibration, sizeof calibration, err);
+    if (status != WEIR_OK) return status;
+    d.policy.calibration_file = calibration;
     weir_manager *m = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof(*m), err);
     if (m == NULL) return err->code;
     *m = (weir_manager){.context = c};

@@ -255,20 +255,11 @@ void weir_use_free(weir_use *p, weir_manager *m, void *address)
     mem_phase_free(phase_of(p), manager_of(m), address);
 }
 
-/* The public structs are the devices' own, member by member, so that arguments pass through as they are. */
-_Static_assert(sizeof(weir_arg) == sizeof(dev_arg) && offsetof(weir_arg, as) == offsetof(dev_arg, as) &&
-                   (int)WEIR_ARG_F32 == (int)DEV_ARG_F32 && (int)WEIR_ARG_U32 == (int)DEV_ARG_U32,
-               "weir_arg is dev_arg");
-_Static_assert(sizeof(weir_kernel) == sizeof(dev_kernel) &&
-                   offsetof(weir_kernel, c) == offsetof(dev_kernel, c),
-               "weir_kernel is dev_kernel");
-
 weir_status weir_use_launch(weir_use *p, weir_manager *m, const weir_kernel *kernel, const weir_arg *args,
                             uint32_t n_args, size_t n_items, weir_error *err)
 {
     weir_error local;
-    return mem_phase_launch(phase_of(p), manager_of(m), (const dev_kernel *)kernel, (const dev_arg *)args,
-                            n_args, n_items, rt_error(err, &local));
+    return mem_phase_launch(phase_of(p), manager_of(m), kernel, args, n_args, n_items, rt_error(err, &local));
 }
 
 weir_status weir_use_upload(weir_use *p, weir_manager *m, void *dst, const void *host, uint64_t bytes,

@@ -543,6 +543,17 @@ static void changes_come_back(void **state)
     assert_int_equal(mem_manager_unload_idle(r.m, true), 0);
     assert_true(device_bytes(&r) != 0);
     base_fault_clear(r.env);
+    /* A device that never gives it back: who wants room asks, and goes on without. */
+    const base_fault_rule always = {.site = BASE_FAULT_COPY, .for_good = true, .length = -1};
+    ok(&r, base_fault_arm(r.env, &always, &r.err));
+    ok(&r, mem_request_begin(&desc, &request, &r.err));
+    const mem_phase_desc large = {.name = "large", .memory_bytes = 4u << 20};
+    ok(&r, mem_use(request, &large, &p, &r.err));
+    ok(&r, mem_phase_end(p, &r.err));
+    mem_request_end(request);
+    assert_true(base_fault_count(r.env, BASE_FAULT_COPY) >= 2);
+    assert_true(device_bytes(&r) != 0);
+    base_fault_clear(r.env);
     ok(&r, base_fault_arm(r.env, &rule, &r.err));
     assert_int_equal(mem_handle_unload(h, false, &r.err), WEIR_ERR_DEVICE);
     assert_non_null(strstr(r.err.message, "test:state"));
