@@ -186,6 +186,7 @@ static bool asleep(long id, unsigned long long ran[2])
         memcpy(before, ran, sizeof before);
         nanosleep(&nap, NULL);
     }
+    fail_msg("thread %ld does not go to sleep", id);
     return false;
 }
 

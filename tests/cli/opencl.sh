@@ -5,7 +5,7 @@
 cl="--device opencl:0 --set compute.vram_reserve_mb=0"
 
 if ! "$weir" doctor 2>/dev/null | grep -q "^devices  *opencl:0:"; then
-    skip "models on OpenCL" "$("$weir" doctor 2>/dev/null | sed -n 's/^devices *cpu; //p')"
+    no_opencl "models on OpenCL"
     echo "1..$n"
     exit 0
 fi
@@ -19,7 +19,7 @@ alike() {
     "$weir" run -m "$model" -p "One, two, three, and so on" -n 8 --ctx 128 --json >"$tmp/cpu" 2>"$tmp/err"
     "$weir" run -m "$model" -p "One, two, three, and so on" -n 8 --ctx 128 --json $cl "$@" >"$tmp/cl" 2>"$tmp/err"
     want=$(field logits_hash "$tmp/cpu") got=$(field logits_hash "$tmp/cl")
-    if [ -n "$want" ] && [ "$want" = "$got" ] && [ "$(tokens "$tmp/cpu")" = "$(tokens "$tmp/cl")" ]; then
+    if [ -n "$want" ] && [ "$want" = "$got" ] && [ "$(tokens "$tmp/cpu")" = "$(tokens "$tmp/cl")" ] && t=$(field taken_bytes "$tmp/cl") && [ "${t:-0}" -gt 0 ]; then
         ok "run on OpenCL, $name: logits $got as on the CPU"
     else
         no "run on OpenCL, $name: logits $got, on the CPU $want; $(head -n 1 "$tmp/err")"
@@ -71,9 +71,10 @@ tiny llama Q8_0 "$tmp/m.gguf"
 [ $? = 1 ] && grep -q "opencl:77" "$tmp/err" && ok "a device that is not there is told: $(head -n 1 "$tmp/err")" || no "a device that is not there: $(cat "$tmp/err")"
 OCL_ICD_VENDORS=/nonexistent "$weir" run -m "$tmp/m.gguf" -p x -n 2 --device opencl:0 >"$tmp/out" 2>"$tmp/err"
 [ $? = 1 ] && grep -q "opencl:0" "$tmp/err" && ok "no driver: $(head -n 1 "$tmp/err")" || no "no driver: $(cat "$tmp/err")"
-for fault in kernel_build:0 device_alloc:0 device_alloc:3:for_good copy:0:for_good pinned_alloc:0:for_good; do
+for rule in "1 kernel_build:0" "0 device_alloc:0" "1 device_alloc:3:for_good" "1 copy:0:for_good" "0 pinned_alloc:0:for_good"; do
+    must=${rule%% *} fault=${rule#* }
     "$weir" run -m "$tmp/m.gguf" -p x -n 2 --ctx 64 $cl --set fault=$fault >"$tmp/out" 2>"$tmp/err"
     rc=$?
-    if [ $rc = 0 ] || { [ $rc = 1 ] && grep -q "opencl:0" "$tmp/err"; }; then ok "fault $fault: rc $rc $(head -n 1 "$tmp/err" | cut -c1-110)"; else no "fault $fault: rc $rc $(head -n 1 "$tmp/err")"; fi
+    if [ $rc = "$must" ] && { [ $rc = 0 ] || grep -q "opencl:0" "$tmp/err"; }; then ok "fault $fault: rc $rc $(head -n 1 "$tmp/err" | cut -c1-110)"; else no "fault $fault: rc $rc instead of $must $(head -n 1 "$tmp/err")"; fi
 done
 echo "1..$n"

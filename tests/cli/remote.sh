@@ -8,12 +8,13 @@ check() { if eval "$2"; then ok "$1"; else no "$1"; fi; }
 
 tiny llama Q8_0 "$tmp/m.gguf" --vocab 8000 || no "synth"
 "$weir" plan http://127.0.0.1:9/m.gguf --mem 64MiB >/dev/null 2>"$tmp/err"
+rc=$?
 if ! command -v python3 >/dev/null || grep -q "needs libcurl" "$tmp/err"; then
     skip "models on a server" "python3 or libcurl is missing"
     echo "1..$n"
     exit 0
 fi
-check "nobody listens: exit 1, the address and the reason" '[ $? = 1 ] || grep -q "127.0.0.1:9.*network failed" "$tmp/err"'
+check "nobody listens: exit 1, the address and the reason" '[ $rc = 1 ] && grep -q "127.0.0.1:9.*network failed" "$tmp/err"'
 
 mkdir "$tmp/files"
 cp "$tmp/m.gguf" "$tmp/files/m.gguf"

@@ -110,11 +110,14 @@ static void plans(void **state)
     assert_true(least.n_resident == 0 && least.n_slots == 1);
     assert_int_equal(least.smallest_bytes, least.fixed_bytes + least.slot_bytes);
     assert_int_equal(least.streamed_bytes, whole.resident_bytes);
+    uint32_t partly = 0;
     for (uint64_t budget = least.smallest_bytes; budget <= whole.whole_bytes; budget += 50000) {
         mem_device_plan p = device_plan(r, budget, false);
         assert_true(p.fixed_bytes + p.resident_bytes + p.slot_bytes <= budget);
         assert_int_equal(p.resident_bytes + p.streamed_bytes, whole.resident_bytes);
+        partly += p.n_resident > 0 && p.n_resident < p.n_units;
     }
+    assert_true(partly > 0);
     assert_int_equal(device_plan(r, UINT64_MAX, true).n_resident, 0);
     rig_close(r);
     free(r);

@@ -37,6 +37,8 @@ static void suffer(fixture *f, const base_aio_options *way, const ailment *a, ba
     f->err.message[0] = '\0';
     weir_status status = session(f, way, budget_at(f, 30), 40);
     base_fault_clear(f->env);
+    if (for_good && after == 0 && rule.error == EIO && site == BASE_FAULT_READ)
+        assert_int_equal(status, WEIR_ERR_IO);
     if (status == WEIR_OK) return;
     bool documented = status == WEIR_ERR_IO || (a->ends && status == WEIR_ERR_TRUNCATED);
     if (!documented || !for_good || a->harmless)

@@ -197,7 +197,9 @@ static void sweep(uint64_t size, mem_kind kind)
     model x;
     job j;
     uint32_t wanted[N_SUMS];
-    open_rig(&r, device_of(size), test_policy());
+    mem_policy policy = test_policy();
+    policy.host_copies = MEM_ON; /* free RAM does not decide what is passed */
+    open_rig(&r, device_of(size), policy);
     open_model(&r, r.m, &x, "a", kind, NULL);
     check_model(&r, r.m, &x);
     ok(&r, mem_handle_unload(x.h, true, &r.err));
@@ -207,13 +209,17 @@ static void sweep(uint64_t size, mem_kind kind)
         ok(&r, base_fault_count_on(r.env, &r.err));
         check_model(&r, r.m, &x);
         uint64_t n = base_fault_count(r.env, sites[s]);
+        uint32_t failed = 0;
         base_fault_clear(r.env);
+        ok(&r, mem_handle_unload(x.h, true, &r.err));
+        assert_true(n > 0);
         for (uint64_t i = 0; i < 2 * n; i++) {
             base_fault_rule rule = {.site = sites[s], .after = i / 2, .for_good = i % 2 != 0, .length = -1};
             ok(&r, mem_handle_unload(x.h, true, &r.err));
             ok(&r, base_fault_arm(r.env, &rule, &r.err));
             weir_status status = run_model(&r, r.m, &x, NULL, &j);
             base_fault_clear(r.env);
+            failed += status != WEIR_OK;
             bool documented = status == WEIR_ERR_DEVICE_MEMORY || status == WEIR_ERR_DEVICE ||
                               status == WEIR_ERR_OUT_OF_MEMORY;
             if (status == WEIR_OK) assert_memory_equal(j.sums, wanted, sizeof wanted);
@@ -226,6 +232,8 @@ static void sweep(uint64_t size, mem_kind kind)
             assert_int_equal(host_bytes(&r), host);
             assert_int_equal(device_bytes(&r), 0);
         }
+        /* Pinned memory is never needed; all else is, when it fails for good. */
+        assert_true((failed > 0) == (sites[s] != BASE_FAULT_PINNED_ALLOC));
     }
     close_model(&x);
     close_rig(&r);
@@ -239,8 +247,8 @@ static void every_point_may_fail(void **state)
     sweep(WHOLE / 2 + 131072, MEM_SEQUENCE);
 }
 
-/* R3.5, R4.6: the smallest working set just fits; a page less is an error that names the component, and the
- * handle works where there is room again. */
+/* R3.5, R4.6: the smallest working set just fits; a page less is an error that names what did not fit, and
+ * the handle works where there is room again. */
 static void the_smallest_just_fits(void **state)
 {
     (void)state;
@@ -253,12 +261,19 @@ static void the_smallest_just_fits(void **state)
     check_model(&r, r.m, &x);
     close_model(&x);
     close_rig(&r);
-    open_rig(&r, device_of(UNIT_BYTES), test_policy());
-    open_model(&r, r.m, &x, "tiny", MEM_SEQUENCE, NULL);
-    assert_int_equal(run_model(&r, r.m, &x, NULL, &j), WEIR_ERR_DEVICE_MEMORY);
-    assert_non_null(strstr(r.err.message, "tiny"));
-    close_model(&x);
-    close_rig(&r);
+    /* A page less, and its work does not fit; less than a unit, and the component does not. */
+    const struct {
+        uint64_t bytes;
+        const char *named;
+    } less[] = {{smallest - 4096, "working memory of phase work"}, {UNIT_BYTES, "tiny"}};
+    for (int i = 0; i < 2; i++) {
+        open_rig(&r, device_of(less[i].bytes), test_policy());
+        open_model(&r, r.m, &x, "tiny", MEM_SEQUENCE, NULL);
+        assert_int_equal(run_model(&r, r.m, &x, NULL, &j), WEIR_ERR_DEVICE_MEMORY);
+        assert_non_null(strstr(r.err.message, less[i].named));
+        close_model(&x);
+        close_rig(&r);
+    }
 }
 
 typedef struct worker {
@@ -370,8 +385,10 @@ static void files_stream_through_staging(void **state)
         model x, source;
         char path[128];
         dev_sim_options o = device_of(WHOLE / 2 + 131072);
+        mem_policy policy = test_policy();
         o.max_pinned_bytes = pinned ? 0 : 1;
-        open_rig(&r, o, test_policy());
+        policy.host_copies = MEM_OFF; /* else it is in RAM after the first time */
+        open_rig(&r, o, policy);
         open_model(&r, r.m, &source, "f", MEM_ONESHOT, NULL);
         snprintf(path, sizeof path, "/tmp/weir_mgr_%ld", (long)getpid());
         int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
@@ -383,8 +400,10 @@ static void files_stream_through_staging(void **state)
         mem_report rep = check_model(&r, r.m, &x);
         assert_true(rep.read_bytes >= WHOLE);
         base_fault_rule rule = {.site = BASE_FAULT_READ, .after = 2, .length = -1};
+        ok(&r, mem_handle_unload(x.h, true, &r.err));
         ok(&r, base_fault_arm(r.env, &rule, &r.err));
         check_model(&r, r.m, &x);
+        assert_true(base_fault_count(r.env, BASE_FAULT_READ) > 2);
         base_fault_clear(r.env);
         close_model(&x);
         close_model(&source);
@@ -461,6 +480,7 @@ static void copies_in_ram(void **state)
             ok(&r, mem_manager_get_info(r.m, &all, &r.err));
             if (b == 0 && copies == MEM_ON) assert_int_equal(info.pinned_bytes, WHOLE);
             if (b != 0) assert_true(all.pinned_bytes <= budgets[b]);
+            if (b == 1 && copies == MEM_ON) assert_true(info.pinned_bytes >= UNIT_BYTES);
             if (b == 2 || copies == MEM_OFF) assert_int_equal(info.pinned_bytes + info.host_bytes, 0);
             ok(&r, mem_handle_unload(x.h, true, &r.err));
             ok(&r, mem_manager_get_info(r.m, &all, &r.err));
