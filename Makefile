@@ -154,6 +154,11 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libweir.a
 bench: $(addprefix $(BUILD)/bench/,$(BENCHES) worker_weir) $(BUILD)/weir
 	@for b in $(BENCHES); do echo "== $$b"; $(BUILD)/bench/$$b; done
 	@tools/bench_peers.sh $(BUILD)
+	@$(MAKE) --no-print-directory bench-speculation
+# Guessing against plain decoding with the small models, all in memory and streamed, and with one of them as the other's draft.
+bench-speculation: $(BUILD)/weir
+	@tools/get_models.sh smollm2 gemma3
+	@bench/bench_speculation.py --weir $(BUILD)/weir $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf,mem=60MiB $(MODELS)/gemma3-270m-q4_k_m.gguf $(MODELS)/gemma3-270m-q4_k_m.gguf,mem=200MiB
 # The planner against what runs, over 64 combinations; the table goes into docs/capacity.md. PART=I/N does every N-th.
 bench-plan: $(BUILD)/weir
 	@tools/get_models.sh smollm2 gemma3
@@ -184,6 +189,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests clean demo test test-full check asan tsan fuzz bench bench-plan examples install
+.PHONY: all tests clean demo test test-full check asan tsan fuzz bench bench-plan bench-speculation examples install
 .SECONDARY:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

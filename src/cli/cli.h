@@ -136,6 +136,15 @@ __attribute__((format(printf, 2, 3))) int cli_fail(const char *command, const ch
 /* Text of -p, or standard input for "-" (less one newline at its end). Freed by free(). NULL: the reason is
  * printed. */
 char *cli_read_text(const char *command, const char *text, size_t *len);
+/* A prompt's tokens: by the chat template, or raw. Freed by weir_free. Exit status, with the reason printed.
+ */
+typedef struct cli_prompt {
+    const char *text;
+    size_t len;
+    const char *system; /* a message before it; NULL: none */
+    bool raw;           /* as it is */
+} cli_prompt;
+int cli_prompt_tokens(const char *command, weir_model *m, const cli_prompt *p, int32_t **ids, size_t *n);
 /* All of standard input, NULs included, with a NUL behind. Freed by free(). NULL: the reason is printed. */
 char *cli_read_input(const char *command, size_t *len);
 

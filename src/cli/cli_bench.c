@@ -217,9 +217,32 @@ static int bench_budgets(bench *b)
     return rc;
 }
 
+/* A prompt that was given takes the place of the numbers. */
+static int bench_prompt(bench *b)
+{
+    size_t len, n = 0;
+    int32_t *ids = NULL;
+    char *text = cli_read_text("bench", b->prompt, &len);
+    if (text == NULL) return CLI_FAILED;
+    const cli_prompt prompt = {.text = text, .len = len, .raw = b->raw};
+    int rc = cli_prompt_tokens("bench", b->model, &prompt, &ids, &n);
+    free(text);
+    if (rc != CLI_OK) return rc;
+    if (b->common.load.ctx_tokens == 0) b->common.load.ctx_tokens = (uint32_t)n + b->n_decode;
+    b->n_given = (uint32_t)n;
+    b->tokens = calloc(n, sizeof *b->tokens);
+    if (b->tokens != NULL) memcpy(b->tokens, ids, n * sizeof *b->tokens);
+    weir_free(b->model, ids);
+    if (b->tokens == NULL) return cli_fail("bench", "no memory for %zu tokens", n);
+    rc = cli_bench_speculate(b);
+    free(b->tokens);
+    return rc;
+}
+
 static int bench_model(bench *b)
 {
     weir_error err;
+    if (b->prompt != NULL) return bench_prompt(b);
     weir_model_info info = {.struct_size = sizeof info};
     if (weir_model_get_info(b->model, &info, &err) != WEIR_OK) return cli_error("bench", &err);
     uint32_t n = b->depth + b->n_prompt + b->n_decode;
@@ -259,6 +282,10 @@ int cli_bench(int argc, char **argv)
             "rounds, of which the median counts (default 3, 32 at most)");
     cli_add_load(&a, &b.common);
     cli_add_speculate(&a, &b.speculate);
+    cli_add(&a, "prompt", 'p', CLI_TEXT, &b.prompt, "TEXT",
+            "for --speculate: a prompt to answer, in place of the two texts; - reads standard input");
+    cli_add(&a, "raw", 0, CLI_FLAG, &b.raw, NULL, "no chat template: continue the prompt");
+    cli_add_sampling(&a, &b.generate.sampling);
     cli_add_json(&a, &b.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
@@ -274,6 +301,10 @@ int cli_bench(int argc, char **argv)
     if (b.speculate.mode == NULL && b.speculate.draft != NULL) b.speculate.mode = "auto";
     if (b.n_sessions > 1 && b.speculate.mode != NULL)
         return cli_usage("bench", "--sessions and --speculate are two measurements; give one of them");
+    if (b.prompt != NULL && b.speculate.mode == NULL)
+        return cli_usage("bench", "--prompt is for measuring guesses: --speculate HOW");
+    rc = cli_check_sampling("bench", &b.generate.sampling);
+    if (rc != CLI_OK) return rc;
     if (b.budgets.n == 0) b.budgets.bytes[b.budgets.n++] = 0;
     weir_context *context;
     rc = cli_open(&b.common, &context, &b.model);

@@ -14,8 +14,11 @@ typedef struct bench {
     uint32_t n_sessions;     /* above 1: so many share passes */
     cli_speculate speculate; /* with a mode: guessing against plain decoding */
     weir_generate_options generate;
+    const char *prompt; /* a text that is guessed at; NULL: two of the bench's own */
+    bool raw;
     weir_model *model;
     int32_t *tokens;
+    uint32_t n_given; /* tokens of the prompt that was given */
 } bench;
 
 double cli_bench_now(void); /* seconds */

@@ -33,13 +33,13 @@ static void print_prefill(void *arg, size_t done, size_t total)
     if (done == total) fprintf(stderr, "\r\033[K");
 }
 
-static int encode(weir_model *m, const run_options *o, const char *text, size_t len, int32_t **ids, size_t *n)
+int cli_prompt_tokens(const char *command, weir_model *m, const cli_prompt *p, int32_t **ids, size_t *n)
 {
     weir_error err;
     weir_status status;
-    if (o->raw) {
+    if (p->raw) {
         int flags = weir_model_adds_bos(m) ? WEIR_TOKENIZE_BOS : 0;
-        status = weir_tokenize(m, text, len, flags, ids, n, &err);
+        status = weir_tokenize(m, p->text, p->len, flags, ids, n, &err);
         /* Nothing to continue is continued from the token that begins a text. */
         if (status == WEIR_OK && *n == 0) {
             weir_free(m, *ids);
@@ -47,18 +47,18 @@ static int encode(weir_model *m, const run_options *o, const char *text, size_t 
             status = weir_tokenize(m, "", 0, WEIR_TOKENIZE_BOS, ids, n, &err);
         }
     } else {
-        if (strlen(text) != len)
-            return cli_fail("run", "the prompt holds a NUL byte at offset %zu; only --raw takes those",
-                            strlen(text));
+        if (strlen(p->text) != p->len)
+            return cli_fail(command, "the prompt holds a NUL byte at offset %zu; only --raw takes those",
+                            strlen(p->text));
         weir_message messages[2];
         size_t count = 0;
-        if (o->system != NULL) messages[count++] = (weir_message){"system", o->system};
-        messages[count++] = (weir_message){"user", text};
+        if (p->system != NULL) messages[count++] = (weir_message){"system", p->system};
+        messages[count++] = (weir_message){"user", p->text};
         status = weir_chat_tokens(m, messages, 0, count, ids, n, &err);
     }
-    if (status != WEIR_OK) return cli_error("run", &err);
+    if (status != WEIR_OK) return cli_error(command, &err);
     if (*n == 0)
-        return cli_fail("run",
+        return cli_fail(command,
                         "the prompt is empty, and this model has no token to begin with; give -p TEXT");
     return CLI_OK;
 }
@@ -145,7 +145,8 @@ static int answer(run_options *o, weir_model *m, const char *text, size_t len)
     size_t n = 0;
     weir_session *session = NULL;
     weir_result result = {.struct_size = sizeof result};
-    int rc = encode(m, o, text, len, &ids, &n);
+    const cli_prompt prompt = {.text = text, .len = len, .system = o->system, .raw = o->raw};
+    int rc = cli_prompt_tokens("run", m, &prompt, &ids, &n);
     if (rc != CLI_OK) goto done;
     if (weir_session_create(m, &session, &err) != WEIR_OK) {
         rc = cli_error("run", &err);

@@ -54,8 +54,7 @@ static void share_rows(rt_loaded *run, size_t n, uint32_t prefill_rows)
         rows -= more;
         chunk -= (uint32_t)base_min(more, chunk - 1);
         x->n_outputs = x->n_rows == rest && x->answer->options.max_tokens != 0 ? 1 : 0;
-        x->answer->guess.n_rows = 0;
-        x->answer->guess.looked = -1;
+        x->answer->guess = (rt_guess){.looked = -1};
     }
     if (!prefill) rt_speculate(run, run->shares, n, rows, outputs);
 }
@@ -89,10 +88,11 @@ static weir_status take_rows(rt_share *x, weir_error *err)
         int32_t token = s->tokens[s->n_tokens - 1];
         rt_guess_note(s, g, i, token);
         bool right = i < g->n_rows && g->token[i] == token;
-        if (right) a->result.n_accepted++;
+        if (right) a->guess.n_right++;
         if (a->done || !right) break;
         s->n_cached++;
     }
+    a->result.n_accepted += g->n_right;
     a->result.decode_seconds = base_now(s->model->env) - a->decode_start;
     return status;
 }
@@ -133,17 +133,17 @@ weir_status weir_answers_step(weir_answer *const *answers, size_t n, uint32_t pr
     status = collect(run, answers, n, &n_shares, err);
     if (status != WEIR_OK || n_shares == 0) return status;
     share_rows(run, n_shares, prefill_rows);
-    uint32_t n_rows = 0;
-    for (size_t i = 0; i < n_shares; i++) n_rows += run->shares[i].n_rows;
+    uint32_t n_rows = 0, n_outputs = 0;
+    for (size_t i = 0; i < n_shares; i++) {
+        n_rows += run->shares[i].n_rows;
+        n_outputs += run->shares[i].n_outputs;
+    }
     double start = base_now(m->env);
     status = rt_pass_run(m, run->shares, n_shares, err);
     if (status == WEIR_OK) {
         rt_costs_add(&run->costs, n_rows, base_now(m->env) - start);
-        weir_session *s = run->shares[0].session;
-        uint32_t before = s->n_tokens;
         for (size_t i = 0; i < n_shares; i++) take_share(&run->shares[i]);
-        if (n_shares == 1 && n_rows == run->shares[0].n_outputs)
-            rt_guess_settle(s, &run->costs, n_rows, s->n_tokens - before);
+        if (n_rows == n_outputs) rt_guess_settle(&run->costs, run->shares, n_shares);
     } else {
         status = give_up(run, n_shares, status);
     }

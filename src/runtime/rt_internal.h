@@ -178,6 +178,7 @@ struct weir_session {
     weir_session *draft; /* guesses for this session; NULL: none */
     weir_session *main;  /* guesses are made for that one */
     rt_guessing guessing;
+    rt_index index; /* of tokens */
 };
 
 /* ---- rt_model.c ---- */
@@ -324,17 +325,23 @@ void rt_speculate(rt_loaded *run, rt_share *shares, size_t n, uint32_t rows_left
 void rt_guess_note(weir_session *s, const rt_guess *guess, uint32_t i, int32_t token);
 /* Another text begins: what was learnt of the last counts half. */
 void rt_guess_begin(weir_session *s);
-/* A pass of an answer alone, of so many rows, gave so many tokens: whether guesses cost more than they save.
- */
-void rt_guess_settle(weir_session *s, const rt_costs *c, uint32_t n_rows, uint32_t n_tokens);
+/* A pass in which all of the n answers decode went through: what their guesses gave and cost. */
+void rt_guess_settle(const rt_costs *c, const rt_share *shares, size_t n);
 /* ---- rt_speculate_lookup.c ---- */
 /* What followed the longest end of t[0, n) where it occurred before, and that length; gives the number of
- * guesses: n_wanted, or 0 where not even the last token did. */
-uint32_t rt_lookup(const int32_t *t, uint32_t n, uint32_t n_wanted, int32_t *guesses, uint32_t *length);
+ * guesses: n_wanted, or 0 where not even the last token did. x is of t and no longer; it grows to n. */
+uint32_t rt_lookup(rt_index *x, const int32_t *t, uint32_t n, uint32_t n_wanted, int32_t *guesses,
+                   uint32_t *length);
+/* Tokens from n on are about to change: takes them out, while they are still there. */
+void rt_index_cut(rt_index *x, const int32_t *t, uint32_t n);
 /* ---- rt_speculate_draft.c ---- */
 /* Up to n_wanted guesses of the draft model at what follows s; draw is that of the answer, and stays. */
 weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, int32_t *guesses, uint32_t *n,
                      weir_error *err);
+/* Rows that the draft model has to read first, if it has the text from `from` on. */
+uint32_t rt_draft_rows(const weir_session *s, uint32_t from);
+/* What a token of the draft model is taken to cost, in tokens of s, while nothing is measured. */
+double rt_draft_share(const weir_session *s);
 /* Takes a session's draft from it. */
 void rt_session_part(weir_session *s);
 

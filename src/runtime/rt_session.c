@@ -7,13 +7,14 @@ uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens)
 {
     uint64_t bytes = sizeof(weir_session) + 256;
     bytes = rt_add(bytes, rt_mul(n_layers, sizeof(dev_kv)));
-    return rt_add(bytes, rt_mul(ctx_tokens, sizeof(int32_t)));
+    return rt_add(bytes, rt_mul(ctx_tokens, sizeof(int32_t) + sizeof(uint32_t)));
 }
 
 static void session_free(weir_session *s)
 {
     base_env *env = s->model->env;
     lm_kv_destroy(s->kv);
+    base_free(env, s->index.before);
     base_free(env, s->tokens);
     base_free(env, s);
 }
@@ -36,6 +37,9 @@ weir_status weir_session_create(weir_model *m, weir_session **out, weir_error *e
     s->model = m;
     s->tokens = base_alloc_array(m->env, BASE_TAG_RUNTIME, plan->ctx_tokens, sizeof *s->tokens, err);
     if (s->tokens == NULL) goto fail;
+    s->index.before =
+        base_alloc_array(m->env, BASE_TAG_RUNTIME, plan->ctx_tokens, sizeof *s->index.before, err);
+    if (s->index.before == NULL) goto fail;
     if (lm_kv_create_on(m->env, m->lm, run->device, run->source, run->plan.kv_dtype, plan->ctx_tokens,
                         run->plan.max_rows, &s->kv, err) != WEIR_OK)
         goto fail;
@@ -106,6 +110,7 @@ static bool has_lost_slots(const weir_session *s)
 
 void rt_session_cut(weir_session *s, uint32_t n_tokens)
 {
+    rt_index_cut(&s->index, s->tokens, n_tokens);
     s->n_tokens = n_tokens;
     if (s->n_cached > n_tokens) s->n_cached = n_tokens;
     /* The next run then computes the caches anew, with the same bits. */

@@ -9,19 +9,53 @@
 #define IDLE_FEW       8
 #define DOUBT          0.0005
 #define ROW_STREAMED   0.01 /* of a pass, for each row more, while nothing is measured */
-#define ROW_RESIDENT   0.1
-#define GAIN_SURE      1.5 /* worth breaking a pause for */
-#define LOSS_SHARE     0.005
-#define LOSS_MEMORY    256 /* passes */
-#define LOSS_PASSES    0.5
-#define PAUSE          48
-#define PAUSE_MAX      384
-#define DRAFT_FIRST    4 /* guesses of a draft model about which nothing is known */
+#define ROW_RESIDENT   0.25
+#define PURSE_FIRST    0.5  /* tokens */
+#define PURSE_SHARE    0.01 /* of a token, for each that comes */
+#define PURSE_MAX      8
+#define PURSE_KEPT     1 /* of the gains with one text, for the next */
 #define DRAFT_WAIT     16
 #define DRAFT_WAIT_MAX 1024
 #define DRAFT_ERRORS   3
+#define DRAFT_ROW      0.2 /* of a token: a row of text that the draft model reads */
+#define DRAFT_TAIL     24  /* rows of it, to begin with */
 
 /* ---- what passes cost ---- */
+
+/* Of measured rows: no longer than what a pass of more rows took. */
+static double measured(const rt_costs *c, uint32_t rows)
+{
+    double least = c->seconds[rows];
+    for (uint32_t r = rows + 1; r <= RT_COST_ROWS; r++)
+        if (c->count[r] != 0 && c->seconds[r] < least) least = c->seconds[r];
+    return least;
+}
+
+/* Seconds for each row more than the most that were measured. A prompt's passes, which compute the head for
+ * one row alone, say the least. */
+static double slope_beyond(const rt_costs *c, uint32_t rows, double seconds)
+{
+    double slope = 0;
+    if (c->long_rows > rows) slope = (c->long_seconds - seconds) / (double)(c->long_rows - rows);
+    double guess = c->row_guess * seconds;
+    if (rows > 1 && c->count[1] != 0) guess = (seconds - measured(c, 1)) / (double)(rows - 1);
+    if (guess > slope) slope = guess;
+    return slope > 0 ? slope : 0;
+}
+
+double rt_costs_of(const rt_costs *c, uint32_t rows)
+{
+    if (rows > RT_COST_ROWS) rows = RT_COST_ROWS;
+    if (c->count[rows] != 0) return measured(c, rows);
+    uint32_t below = rows, above = rows;
+    while (below > 0 && c->count[below] == 0) below--;
+    while (above <= RT_COST_ROWS && c->count[above] == 0) above++;
+    double low = below > 0 ? measured(c, below) : 0;
+    double high = above <= RT_COST_ROWS ? measured(c, above) : 0;
+    if (low == 0) return high;
+    if (high != 0) return low + (high - low) * (double)(rows - below) / (double)(above - below);
+    return low + (double)(rows - below) * slope_beyond(c, below, low);
+}
 
 void rt_costs_add(rt_costs *c, uint32_t rows, double seconds)
 {
@@ -36,7 +70,8 @@ void rt_costs_add(rt_costs *c, uint32_t rows, double seconds)
     }
     if (c->idle[rows] > IDLE_PASSES && c->count[rows] > 1) c->count[rows] = 1;
     /* Something else on the machine can hold up one pass; it says little about the next. */
-    if (c->count[rows] > 1 && seconds > 4 * c->seconds[rows]) seconds = 4 * c->seconds[rows];
+    double most = c->count[rows] == 0 ? 2 * rt_costs_of(c, rows) : 4 * c->seconds[rows];
+    if (most > 0 && c->count[rows] != 1 && seconds > most) seconds = most;
     double before = c->seconds[rows];
     c->seconds[rows] += (seconds - before) / (double)(base_min(c->count[rows], 7) + 1);
     double change = rows == 1 && c->count[1] >= 4 ? c->seconds[1] / before : 1;
@@ -52,35 +87,11 @@ void rt_costs_add(rt_costs *c, uint32_t rows, double seconds)
     }
 }
 
-/* Of measured rows: no longer than what a pass of more rows took. */
-static double measured(const rt_costs *c, uint32_t rows)
-{
-    double least = c->seconds[rows];
-    for (uint32_t r = rows + 1; r <= RT_COST_ROWS; r++)
-        if (c->count[r] != 0 && c->seconds[r] < least) least = c->seconds[r];
-    return least;
-}
-
-double rt_costs_of(const rt_costs *c, uint32_t rows)
-{
-    if (rows > RT_COST_ROWS) rows = RT_COST_ROWS;
-    if (c->count[rows] != 0) return measured(c, rows);
-    uint32_t below = rows, above = rows;
-    while (below > 0 && c->count[below] == 0) below--;
-    while (above <= RT_COST_ROWS && c->count[above] == 0) above++;
-    double low = below > 0 ? measured(c, below) : 0;
-    double high = above <= RT_COST_ROWS ? measured(c, above) : c->long_rows != 0 ? c->long_seconds : 0;
-    uint32_t high_rows = above <= RT_COST_ROWS ? above : c->long_rows;
-    if (low == 0) return high;
-    if (high <= low) return high != 0 ? low : low * (1 + c->row_guess * (rows - below));
-    return low + (high - low) * (double)(rows - below) / (double)(high_rows - below);
-}
-
 /* ---- how often guesses are right ---- */
 
 static uint32_t kind_of(uint32_t length)
 {
-    static const uint32_t from[RT_KIND_DRAFT] = {1, 2, 3, 4, 6, 9, 14, 20};
+    static const uint32_t from[RT_KIND_DRAFT] = {1, 2, 3, 4, 6, 9, 14, 20, 32, 48};
     uint32_t kind = 0;
     while (kind + 1 < RT_KIND_DRAFT && length >= from[kind + 1]) kind++;
     return kind;
@@ -92,10 +103,11 @@ static void note(rt_guessing *g, uint32_t kind, bool hit)
     g->trials[kind] = g->trials[kind] * KEEP + 1;
 }
 
-/* Before anything is known, short repetitions are taken for chance. */
+/* Before anything is known, short repetitions are taken for chance: what they are worth is learnt from those
+ * that are not checked, which costs nothing. */
 static double chance(const rt_guessing *g, uint32_t kind)
 {
-    static const double before[RT_KINDS] = {0.1, 0.15, 0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.6};
+    static const double before[RT_KINDS] = {0.03, 0.06, 0.12, 0.2, 0.35, 0.5, 0.7, 0.8, 0.9, 0.95, 0.6};
     const double weight = 3;
     return (g->hits[kind] + weight * before[kind]) / (g->trials[kind] + weight);
 }
@@ -112,62 +124,77 @@ void rt_guess_note(weir_session *s, const rt_guess *guess, uint32_t i, int32_t t
 
 void rt_guess_begin(weir_session *s)
 {
+    rt_guessing *g = &s->guessing;
     for (uint32_t k = 0; k < RT_KINDS; k++) {
-        s->guessing.hits[k] /= 2;
-        s->guessing.trials[k] /= 2;
+        g->hits[k] /= 2;
+        g->trials[k] /= 2;
     }
+    if (g->purse > PURSE_KEPT) g->purse = PURSE_KEPT;
+    if (g->draft_from >= s->n_tokens) g->draft_from = 0;
 }
 
-/* What an answer alone in its passes lost is limited, whatever the estimates said. */
-void rt_guess_settle(weir_session *s, const rt_costs *c, uint32_t n_rows, uint32_t n_tokens)
+void rt_guess_settle(const rt_costs *c, const rt_share *shares, size_t n)
 {
-    rt_guessing *g = &s->guessing;
-    double plain = rt_costs_of(c, 1), took = rt_costs_of(c, n_rows);
+    uint32_t n_guesses = 0;
+    for (size_t i = 0; i < n; i++) n_guesses += shares[i].answer->guess.n_rows;
+    double plain = rt_costs_of(c, (uint32_t)n), took = rt_costs_of(c, (uint32_t)n + n_guesses);
     if (plain == 0) return;
-    g->total += took - g->total / LOSS_MEMORY;
-    g->pause -= (uint32_t)base_min(g->pause, n_tokens);
-    if (n_rows == 1) return;
-    g->profit += (double)n_tokens * plain - took;
-    if (g->profit > plain) {
-        g->profit = plain; /* gains of another text are not to be lost on this one */
-        g->wait = 0;
+    double token = plain / (double)n;
+    for (size_t i = 0; i < n; i++) {
+        const rt_guess *x = &shares[i].answer->guess;
+        rt_guessing *g = &shares[i].session->guessing;
+        double spent = x->seconds;
+        if (n_guesses != 0) spent += (took - plain) * x->n_rows / n_guesses;
+        g->purse += PURSE_SHARE + x->n_right - spent / token;
+        if (g->purse > PURSE_MAX) g->purse = PURSE_MAX;
     }
-    if (g->profit > -LOSS_SHARE * g->total - LOSS_PASSES * plain) return;
-    g->pause = g->wait = (uint32_t)base_min(g->wait == 0 ? PAUSE : 2 * g->wait, PAUSE_MAX);
-    g->profit = g->total = 0;
 }
 
 /* ---- choosing ---- */
 
-/* A pass as it stands: its rows, and the tokens that it is expected to give. */
+/* A pass as it stands: its rows, the tokens that it is expected to give, and the seconds of one token without
+ * guesses. */
 typedef struct stand {
     const rt_costs *costs;
     uint32_t rows;
     double tokens;
+    double token_seconds;
 } stand;
 
-static double rate_of(const stand *p, uint32_t n, double more, double seconds)
+/* Guesses that could be added to it. */
+typedef struct offer {
+    const rt_guessing *guessing;
+    uint32_t length; /* of the text found again; 0: the draft's */
+    uint32_t most;
+    double once, each; /* seconds that having them takes, all and each */
+} offer;
+
+/* What was chosen of it. */
+typedef struct choice {
+    uint32_t n;
+    double rate; /* tokens a second that the pass is then expected to give */
+    double more; /* tokens expected of the guesses */
+} choice;
+
+static double may_spend(const stand *p, const rt_guessing *g)
 {
-    return (p->tokens + more) / (rt_costs_of(p->costs, p->rows + n) + seconds);
+    return (PURSE_FIRST + g->purse) * p->token_seconds;
 }
 
-/* The best number of guesses up to `most`; *rate what it gives, *more the tokens expected of it. each:
- * seconds that a guess itself costs. length 0: the draft's. */
-static uint32_t best_count(const stand *p, const rt_guessing *g, uint32_t length, uint32_t most, double each,
-                           double *rate, double *more)
+/* So many guesses that the pass gives the most tokens a second, if the purse covers them; 0 where that is
+ * hardly more than without. */
+static choice best_of(const stand *p, const offer *o)
 {
-    uint32_t best = 0;
-    double right = 1, sum = 0, least = rate_of(p, 0, 0, 0) * (g->pause != 0 ? GAIN_SURE : GAIN_MIN);
-    *rate = rate_of(p, 0, 0, 0);
-    *more = 0;
-    for (uint32_t n = 1; n <= most; n++) {
-        right *= chance(g, length == 0 ? RT_KIND_DRAFT : kind_of(length + n - 1));
+    double now = rt_costs_of(p->costs, p->rows), spare = may_spend(p, o->guessing), right = 1, sum = 0;
+    choice best = {.rate = p->tokens / now};
+    double least = best.rate * GAIN_MIN;
+    for (uint32_t n = 1; n <= o->most; n++) {
+        double seconds = rt_costs_of(p->costs, p->rows + n) + o->once + o->each * n;
+        if (seconds - now > spare) break;
+        right *= chance(o->guessing, o->length == 0 ? RT_KIND_DRAFT : kind_of(o->length + n - 1));
         sum += right;
-        double here = rate_of(p, n, sum, each * n);
-        if (here < least || here <= *rate) continue;
-        best = n;
-        *rate = here;
-        *more = sum;
+        double rate = (p->tokens + sum) / seconds;
+        if (rate >= least && rate > best.rate) best = (choice){n, rate, sum};
     }
     return best;
 }
@@ -177,42 +204,64 @@ static uint32_t ask_draft(weir_answer *a, uint32_t n)
 {
     weir_session *s = a->session;
     weir_error err = {0};
-    if (rt_draft(s, &a->draw, n, a->guess.token, &a->guess.n, &err) == WEIR_OK) return a->guess.n;
+    double start = base_now(s->model->env);
+    weir_status status = rt_draft(s, &a->draw, n, a->guess.token, &a->guess.n, &err);
+    a->guess.seconds = base_now(s->model->env) - start;
+    if (status == WEIR_OK) return a->guess.n;
     s->guessing.draft_errors++;
     base_log(s->model->env, BASE_LOG_WARN, "the draft model failed, the answer goes on without its guess: %s",
              err.message);
     return a->guess.n = 0;
 }
 
-/* Pauses grow while the draft model does not pay. */
-static void draft_paid(rt_guessing *g, bool paid)
+/* What the draft model offers: with all of the text where the purse covers reading it, else with its end. */
+static offer draft_offer(const stand *p, weir_answer *a, uint32_t most)
 {
-    if (paid) {
-        g->draft_wait = DRAFT_WAIT;
-        return;
+    weir_session *s = a->session;
+    rt_guessing *g = &s->guessing;
+    offer o = {.guessing = g, .most = most, .each = g->draft_seconds};
+    if (o.each == 0) o.each = rt_draft_share(s) * p->token_seconds;
+    double row = o.each * DRAFT_ROW, spare = may_spend(p, g) - o.each * 2;
+    uint32_t whole = rt_draft_rows(s, 0), here = rt_draft_rows(s, g->draft_from);
+    if (g->draft_from > 1 && row * whole < spare) {
+        g->draft_from = 0;
+        here = whole;
+    } else if (row * here > spare && here > DRAFT_TAIL) {
+        g->draft_from = s->n_tokens - DRAFT_TAIL;
+        here = rt_draft_rows(s, g->draft_from);
     }
-    g->draft_pause = g->draft_wait = (uint32_t)base_max(g->draft_wait, DRAFT_WAIT);
-    g->draft_wait = (uint32_t)base_min(2 * g->draft_wait, DRAFT_WAIT_MAX);
+    o.once = here > 1 ? row * (here - 1) : 0;
+    return o;
 }
 
 /* How many guesses of the draft model are worth asking for; more than looking up gives where it is not 0. */
-static uint32_t draft_count(const stand *p, weir_answer *a, uint32_t most, double *rate, double *more)
+static uint32_t draft_count(const stand *p, weir_answer *a, uint32_t most, choice *best)
 {
     rt_guessing *g = &a->session->guessing;
     if (a->session->draft == NULL || g->draft_errors >= DRAFT_ERRORS || most == 0) return 0;
-    if (a->options.speculate == WEIR_SPECULATE_DRAFT) return most;
-    double with, gives;
-    uint32_t n = best_count(p, g, 0, most, g->draft_seconds, &with, &gives);
+    if (a->options.speculate == WEIR_SPECULATE_DRAFT) {
+        g->draft_from = 0;
+        return most;
+    }
     if (g->draft_pause > 0) {
         g->draft_pause--;
         return 0;
     }
-    if (g->draft_seconds == 0 || g->trials[RT_KIND_DRAFT] < 2) return (uint32_t)base_min(most, DRAFT_FIRST);
-    draft_paid(g, n != 0);
-    if (n == 0 || with <= *rate) return 0;
-    *rate = with;
-    *more = gives;
-    return n;
+    offer o = draft_offer(p, a, most);
+    choice c = best_of(p, &o);
+    if (c.n != 0) {
+        g->draft_wait = DRAFT_WAIT;
+        if (c.rate <= best->rate) return 0;
+        *best = c;
+        return c.n;
+    }
+    /* Pauses grow while it is known and does not pay; behind each what is known counts less. */
+    g->draft_pause = (uint32_t)base_max(g->draft_wait, DRAFT_WAIT);
+    if (g->trials[RT_KIND_DRAFT] < 1) return 0;
+    g->draft_wait = (uint32_t)base_min(2 * g->draft_pause, DRAFT_WAIT_MAX);
+    g->hits[RT_KIND_DRAFT] /= 2;
+    g->trials[RT_KIND_DRAFT] /= 2;
+    return 0;
 }
 
 /* Sets the guesses of one answer that add most; gives the tokens expected of them. */
@@ -221,23 +270,25 @@ static double guess_for(const stand *p, weir_answer *a, uint32_t most)
     rt_guess *g = &a->guess;
     weir_session *s = a->session;
     weir_speculate mode = a->options.speculate;
-    double rate = rate_of(p, 0, 0, 0), more = 0;
-    uint32_t n = 0, length = 0;
-    if (mode != WEIR_SPECULATE_DRAFT) g->n = rt_lookup(s->tokens, s->n_tokens, most, g->token, &length);
+    uint32_t length = 0;
+    choice best = {.rate = 0};
+    if (mode != WEIR_SPECULATE_DRAFT)
+        g->n = rt_lookup(&s->index, s->tokens, s->n_tokens, most, g->token, &length);
     if (g->n != 0) {
         g->looked = g->token[0];
         g->found = g->length = length;
-        n = mode == WEIR_SPECULATE_LOOKUP ? g->n : best_count(p, &s->guessing, length, g->n, 0, &rate, &more);
+        const offer o = {.guessing = &s->guessing, .length = length, .most = g->n};
+        best = mode == WEIR_SPECULATE_LOOKUP ? (choice){.n = g->n} : best_of(p, &o);
     }
     if (mode != WEIR_SPECULATE_LOOKUP) {
-        uint32_t wanted = draft_count(p, a, most, &rate, &more);
+        uint32_t wanted = draft_count(p, a, most, &best);
         if (wanted != 0) {
-            n = ask_draft(a, wanted);
+            best.n = ask_draft(a, wanted);
             g->length = 0;
         }
     }
-    g->n_rows = n;
-    return more;
+    g->n_rows = best.n;
+    return best.more;
 }
 
 /* Guesses that are of use: an answer ends at its length, a sequence with its context. */
@@ -252,13 +303,14 @@ static uint32_t most_guesses(const weir_answer *a)
 void rt_speculate(rt_loaded *run, rt_share *shares, size_t n, uint32_t rows_left, uint32_t outputs_left)
 {
     run->costs.row_guess = run->plan.view.streamed_bytes_per_pass != 0 ? ROW_STREAMED : ROW_RESIDENT;
-    stand p = {.costs = &run->costs, .rows = (uint32_t)n, .tokens = (double)n};
+    stand p = {.costs = &run->costs,
+               .rows = (uint32_t)n,
+               .tokens = (double)n,
+               .token_seconds = rt_costs_of(&run->costs, (uint32_t)n) / (double)n};
     uint32_t room = (uint32_t)base_min(rows_left, outputs_left);
     for (size_t i = 0; i < n; i++) {
         weir_answer *a = shares[i].answer;
         weir_session *s = a->session;
-        a->guess.n = a->guess.n_rows = 0;
-        a->guess.looked = -1;
         if (a->options.speculate == WEIR_SPECULATE_OFF || a->max_tokens <= a->n_tokens) continue;
         /* The first pass says what one costs. */
         if (a->options.speculate == WEIR_SPECULATE_AUTO && rt_costs_of(&run->costs, p.rows) == 0) continue;

@@ -8,7 +8,11 @@
  *
  * Whether guessing pays is decided by what was measured: how long passes of so many rows take, and how often
  * guesses of that kind were right. A guess that is not checked still tells: its first token is compared with
- * what comes. So texts that cannot be guessed cost next to nothing. */
+ * what comes. So texts that cannot be guessed cost next to nothing.
+ *
+ * Estimates can be wrong, so what may be lost is bounded as well. Each session keeps a purse, counted in
+ * tokens of plain decoding: it begins with a fraction of one, gets a hundredth for each token that comes, and
+ * what right guesses saved. A pass takes so many guesses as the purse could pay for if all were wrong. */
 #ifndef WEIR_RT_SPECULATE_H
 #define WEIR_RT_SPECULATE_H
 
@@ -18,6 +22,15 @@
 
 #define RT_GUESSES_MAX 31 /* of one pass */
 #define RT_COST_ROWS   64
+
+/* Where the tokens of a sequence occur: chains of places whose tokens have the same hash, the latest first.
+ */
+#define RT_INDEX_BITS 10
+typedef struct rt_index {
+    uint32_t latest[1 << RT_INDEX_BITS]; /* place + 1; 0: none */
+    uint32_t *before;                    /* ctx_tokens of them: the place before that one in its chain + 1 */
+    uint32_t n;                          /* places [0, n) are in it */
+} rt_index;
 
 /* Seconds of a pass by its rows. */
 typedef struct rt_costs {
@@ -31,17 +44,15 @@ typedef struct rt_costs {
 } rt_costs;
 
 /* Kinds of guesses: by the length of the text that was found again, and the draft model's. */
-#define RT_KIND_DRAFT 8
-#define RT_KINDS      9
+#define RT_KIND_DRAFT 10
+#define RT_KINDS      11
 
 /* What a session has learnt about guesses at its text. */
 typedef struct rt_guessing {
     double hits[RT_KINDS], trials[RT_KINDS];
-    /* Seconds that guesses saved, less those that they cost; and of all passes. */
-    double profit, total;
-    uint32_t pause;       /* tokens without guesses, since they cost more than they saved */
-    uint32_t wait;        /* how long the next pause is */
+    double purse;         /* tokens that guesses gave, less those that their time would have given */
     double draft_seconds; /* for one token of the draft model; 0: not measured */
+    uint32_t draft_from;  /* the draft model has the text from here on, and its first token */
     uint32_t draft_pause; /* tokens until it is tried again */
     uint32_t draft_wait;  /* how long the next pause is */
     uint32_t draft_errors;
@@ -50,11 +61,13 @@ typedef struct rt_guessing {
 /* Guesses at what follows a sequence. */
 typedef struct rt_guess {
     int32_t token[RT_GUESSES_MAX];
-    uint32_t n;      /* there are */
-    uint32_t n_rows; /* go into the pass */
-    uint32_t length; /* of the text that was found again; 0: from the draft model */
-    int32_t looked;  /* the first token by looking up, whatever is checked; -1: none */
-    uint32_t found;  /* length of that */
+    uint32_t n;       /* there are */
+    uint32_t n_rows;  /* go into the pass */
+    uint32_t n_right; /* were so */
+    uint32_t length;  /* of the text that was found again; 0: from the draft model */
+    int32_t looked;   /* the first token by looking up, whatever is checked; -1: none */
+    uint32_t found;   /* length of that */
+    double seconds;   /* that the draft model took */
 } rt_guess;
 
 #endif

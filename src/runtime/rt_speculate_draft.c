@@ -55,18 +55,58 @@ void rt_session_part(weir_session *s)
     s->draft = NULL;
     s->guessing.hits[RT_KIND_DRAFT] = s->guessing.trials[RT_KIND_DRAFT] = 0;
     s->guessing.draft_seconds = 0;
+    s->guessing.draft_from = 0;
     s->guessing.draft_pause = s->guessing.draft_wait = s->guessing.draft_errors = 0;
 }
 
-/* Brings the draft's sequence to that of s; *logits are those behind its last token. */
+/* Where place i of the draft's sequence lies in that of s: the token that begins the text, and those from
+ * `from` on. */
+static uint32_t place_in(uint32_t i, uint32_t from)
+{
+    return from <= 1 || i == 0 ? i : from + i - 1;
+}
+
+static uint32_t common_length(const weir_session *s, const weir_session *d, uint32_t from)
+{
+    uint32_t n = s->n_tokens - (from <= 1 ? 0 : from - 1);
+    uint32_t common = 0, most = (uint32_t)base_min(d->n_tokens, n - 1);
+    while (common < most && d->tokens[common] == s->tokens[place_in(common, from)]) common++;
+    return common;
+}
+
+uint32_t rt_draft_rows(const weir_session *s, uint32_t from)
+{
+    uint32_t common = common_length(s, s->draft, from);
+    /* What lies in the draft's caches is less by its last guess. */
+    common = (uint32_t)base_min(common, s->draft->n_cached);
+    return s->n_tokens - (from <= 1 ? 0 : from - 1) - common;
+}
+
+/* Reading from storage takes several times as long as computing does. */
+double rt_draft_share(const weir_session *s)
+{
+    const double slower = 8;
+    const weir_plan *a = &s->model->run->plan.view, *b = &s->draft->model->run->plan.view;
+    double work = (double)a->weight_bytes_per_pass + slower * (double)a->streamed_bytes_per_pass;
+    double draft = (double)b->weight_bytes_per_pass + slower * (double)b->streamed_bytes_per_pass;
+    return work > 0 ? draft / work : 1;
+}
+
+/* Brings the draft's sequence to that of s, or to its end; *logits are those behind its last token. */
 static weir_status follow(const weir_session *s, weir_session *d, uint32_t *n_new, const float **logits,
                           weir_error *err)
 {
-    uint32_t common = 0, most = (uint32_t)base_min(d->n_tokens, s->n_tokens - 1);
-    while (common < most && d->tokens[common] == s->tokens[common]) common++;
+    uint32_t from = s->guessing.draft_from, common = common_length(s, d, from);
+    weir_status status = WEIR_OK;
+    *n_new = s->n_tokens - (from <= 1 ? 0 : from - 1) - common;
     rt_session_cut(d, common);
-    *n_new = s->n_tokens - common;
-    return rt_session_append(d, s->tokens + common, *n_new, logits, NULL, NULL, err);
+    if (common == 0 && from > 1) {
+        status = rt_session_append(d, s->tokens, 1, NULL, NULL, NULL, err);
+        common = 1;
+    }
+    if (status != WEIR_OK) return status;
+    uint32_t next = place_in(common, from);
+    return rt_session_append(d, s->tokens + next, s->n_tokens - next, logits, NULL, NULL, err);
 }
 
 weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, int32_t *guesses, uint32_t *n,

@@ -1,9 +1,33 @@
 /* Guesses from the text itself: the longest end of the sequence that occurred before says how it went on then
- * (A. Saxena, "Prompt Lookup Decoding", 2023). Code that is edited, quotes and lists repeat long runs. */
+ * (A. Saxena, "Prompt Lookup Decoding", 2023). Code that is edited, quotes and lists repeat long runs.
+ *
+ * Each position is linked to the one before it whose token has the same hash, so that a search visits places
+ * where the last token occurs and hardly any others, the latest first, and a bounded number of them: it takes
+ * a few microseconds at most, however long the text is. */
 #include "rt_internal.h"
 
-#define SEARCH_TOKENS 32768 /* back from the end; a search takes some 10 us */
-#define LENGTH_MAX    24
+#define PLACES_MAX 512 /* visited by a search */
+#define LENGTH_MAX 64
+
+static uint32_t slot_of(int32_t token)
+{
+    return ((uint32_t)token * 2654435769u) >> (32 - RT_INDEX_BITS);
+}
+
+void rt_index_cut(rt_index *x, const int32_t *t, uint32_t n)
+{
+    for (; x->n > n; x->n--) x->latest[slot_of(t[x->n - 1])] = x->before[x->n - 1];
+}
+
+/* Places are numbered from 1 on; 0 ends a chain. */
+static void index_extend(rt_index *x, const int32_t *t, uint32_t n)
+{
+    for (; x->n < n; x->n++) {
+        uint32_t *latest = &x->latest[slot_of(t[x->n])];
+        x->before[x->n] = *latest;
+        *latest = x->n + 1;
+    }
+}
 
 /* How many tokens before and at `at` equal those at the end. */
 static uint32_t match_length(const int32_t *t, uint32_t n, uint32_t at)
@@ -13,19 +37,23 @@ static uint32_t match_length(const int32_t *t, uint32_t n, uint32_t at)
     return length;
 }
 
-uint32_t rt_lookup(const int32_t *t, uint32_t n, uint32_t n_wanted, int32_t *guesses, uint32_t *length)
+uint32_t rt_lookup(rt_index *x, const int32_t *t, uint32_t n, uint32_t n_wanted, int32_t *guesses,
+                   uint32_t *length)
 {
     *length = 0;
     if (n < 2 || n_wanted == 0) return 0;
-    uint32_t first = n > SEARCH_TOKENS ? n - SEARCH_TOKENS : 0, best = 0;
+    index_extend(x, t, n);
+    uint32_t best = 0, left = PLACES_MAX;
     /* The latest of equals: texts change as they go. */
-    for (uint32_t at = n - 1; at-- > first && *length < LENGTH_MAX;) {
-        if (t[at] != t[n - 1]) continue;
+    for (uint32_t place = x->before[n - 1]; place != 0 && left > 0; place = x->before[place - 1], left--) {
+        uint32_t at = place - 1;
+        /* Most are no longer than the best so far, and one token tells. */
+        if (at < *length || t[at - *length] != t[n - 1 - *length]) continue;
         uint32_t here = match_length(t, n, at);
-        if (here > *length) {
-            *length = here;
-            best = at;
-        }
+        if (here <= *length) continue;
+        *length = here;
+        best = at;
+        if (here == LENGTH_MAX) break;
     }
     if (*length == 0) return 0;
     /* A run that reaches the end repeats itself: what was guessed is read on. */

@@ -3,6 +3,8 @@
  * passes give what each gives alone. */
 #include "rt_test.h"
 
+#include "runtime/rt_answer.h"
+
 #define N_PROMPT 40
 #define N_ANSWER 60
 
@@ -483,42 +485,104 @@ static void test_answers_refuse(void **state)
 
 /* ---- parts ---- */
 
+/* A lookup in t[0, n) alone. */
+static uint32_t look(const int32_t *t, uint32_t n, uint32_t n_wanted, int32_t *guesses, uint32_t *length)
+{
+    static uint32_t before[16];
+    static rt_index x;
+    assert_true(n <= 16);
+    memset(&x, 0, sizeof x);
+    x.before = before;
+    return rt_lookup(&x, t, n, n_wanted, guesses, length);
+}
+
 static void test_lookup(void **state)
 {
     (void)state;
     int32_t guesses[8];
     uint32_t length;
     const int32_t t[] = {1, 2, 3, 4, 5, 2, 3, 9, 8, 1, 2, 3};
-    assert_int_equal(rt_lookup(t, 12, 4, guesses, &length), 4);
+    assert_int_equal(look(t, 12, 4, guesses, &length), 4);
     assert_int_equal(length, 3);
     const int32_t longest[4] = {4, 5, 2, 3};
     assert_memory_equal(guesses, longest, sizeof longest);
     /* of equal lengths the latest */
-    assert_int_equal(rt_lookup(t + 1, 11, 2, guesses, &length), 2);
+    assert_int_equal(look(t + 1, 11, 2, guesses, &length), 2);
     assert_int_equal(length, 2);
     const int32_t latest[2] = {9, 8};
     assert_memory_equal(guesses, latest, sizeof latest);
     /* a period goes on */
     const int32_t period[] = {7, 1, 2, 1, 2, 1};
-    assert_int_equal(rt_lookup(period, 6, 5, guesses, &length), 5);
+    assert_int_equal(look(period, 6, 5, guesses, &length), 5);
     assert_int_equal(length, 3);
     const int32_t on[5] = {2, 1, 2, 1, 2};
     assert_memory_equal(guesses, on, sizeof on);
-    assert_int_equal(rt_lookup(t, 5, 4, guesses, &length), 0);
+    assert_int_equal(look(t, 5, 4, guesses, &length), 0);
     assert_int_equal(length, 0);
-    assert_int_equal(rt_lookup(t, 1, 4, guesses, &length), 0);
-    assert_int_equal(rt_lookup(t, 12, 0, guesses, &length), 0);
+    assert_int_equal(look(t, 1, 4, guesses, &length), 0);
+    assert_int_equal(look(t, 12, 0, guesses, &length), 0);
+}
+
+/* The longest end that is found again, by comparing everything with everything. */
+static uint32_t look_everywhere(const int32_t *t, uint32_t n, uint32_t *where)
+{
+    uint32_t best = 0;
+    for (uint32_t at = 0; at + 1 < n; at++) {
+        uint32_t length = 0;
+        while (length <= at && t[at - length] == t[n - 1 - length]) length++;
+        if (length == 0 || length < best) continue;
+        best = length;
+        *where = at;
+    }
+    return best;
+}
+
+/* A sequence that grows, is cut and goes on otherwise: the index follows it. Few kinds of tokens, and kinds
+ * that share their chains. */
+static void test_lookup_follows_cuts(void **state)
+{
+    (void)state;
+    enum { N = 400 };
+    static uint32_t before[N];
+    static int32_t t[N];
+    static rt_index x;
+    base_rng rng;
+    base_rng_seed(&rng, 11, 0);
+    x.before = before;
+    uint32_t n = 0, found = 0, cuts = 0;
+    for (uint32_t step = 0; step < 4000; step++) {
+        if (n == N || base_rng_u32(&rng) % 40 == 0) {
+            uint32_t to = base_rng_u32(&rng) % (n + 1);
+            rt_index_cut(&x, t, to);
+            n = to;
+            cuts++;
+        }
+        /* half of the time on from an earlier place */
+        bool again = n > 2 && base_rng_u32(&rng) % 2 == 0;
+        uint32_t from = again ? base_rng_u32(&rng) % n : 0;
+        t[n] = again ? t[from] : (int32_t)(base_rng_u32(&rng) % 8 * 1021);
+        n++;
+        int32_t guess[1];
+        uint32_t length, where = 0, wanted = look_everywhere(t, n, &where);
+        uint32_t got = rt_lookup(&x, t, n, 1, guess, &length);
+        assert_int_equal(length, wanted);
+        assert_int_equal(got, wanted != 0);
+        if (wanted != 0) assert_int_equal(guess[0], t[where + 1]);
+        found += wanted >= 3;
+    }
+    assert_true(found > 500 && cuts > 50);
 }
 
 static void test_costs(void **state)
 {
     (void)state;
-    rt_costs c = {.long_rows = 0};
+    rt_costs c = {.row_guess = 0.25};
     assert_true(rt_costs_of(&c, 1) == 0);
     rt_costs_add(&c, 1, 50); /* the first is not counted */
     assert_true(rt_costs_of(&c, 1) == 0);
     rt_costs_add(&c, 1, 1.0);
     assert_float_equal(rt_costs_of(&c, 1), 1.0, 1e-9);
+    assert_float_equal(rt_costs_of(&c, 3), 1.5, 1e-9); /* until more is known */
     rt_costs_add(&c, 9, 3.0);
     assert_float_equal(rt_costs_of(&c, 5), 2.0, 1e-9);
     /* fewer rows never take longer */
@@ -531,6 +595,66 @@ static void test_costs(void **state)
     rt_costs_add(&c, 4, 0.5);
     rt_costs_add(&c, 4, 100.0);
     assert_float_equal(c.seconds[4], 0.5 + 1.5 / 3, 1e-9);
+    /* and a first one as twice what it was expected to take */
+    rt_costs_add(&c, 2, 100.0);
+    assert_float_equal(c.seconds[2], 2.0, 1e-9);
+}
+
+/* Guesses that one answer would get now. */
+static uint32_t guesses_now(weir_model *m, weir_answer *a)
+{
+    rt_share share = {.session = a->session, .answer = a, .n_rows = 1, .n_outputs = 1};
+    a->guess = (rt_guess){.looked = -1};
+    rt_speculate(m->run, &share, 1, 31, 31);
+    assert_int_equal(share.n_rows, 1 + a->guess.n_rows);
+    assert_int_equal(share.n_outputs, share.n_rows);
+    return a->guess.n_rows;
+}
+
+/* A guess too many costs half a pass here. However sure they seem, there are no more than the purse could pay
+ * for; and however much is in it, none where they are not expected to be right. */
+static void test_purse(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama");
+    load_eight(f, m, 1);
+    weir_session *s = new_session(f, m);
+    weir_generate_options o = options_of(WEIR_SPECULATE_AUTO, 0);
+    int32_t tokens[N_PROMPT];
+    prompt_of(tokens, 1);
+    weir_answer *a;
+    assert_ok(f, weir_answer_begin(s, tokens, N_PROMPT, &o, &a, &f->err));
+    rt_costs *c = &m->run->costs;
+    assert_int_equal(guesses_now(m, a), 0); /* no pass was timed */
+    for (uint32_t rows = 1; rows <= RT_COST_ROWS; rows++) {
+        c->seconds[rows] = 2 * (1 + 0.5 * (rows - 1));
+        c->count[rows] = 1;
+    }
+    rt_guessing *g = &s->guessing;
+    for (uint32_t k = 0; k < RT_KINDS; k++) g->hits[k] = g->trials[k] = 100;
+    const struct {
+        double purse;
+        uint32_t guesses;
+    } cases[] = {{-0.5, 0}, {-0.1, 0}, {0, 1}, {0.49, 1}, {0.5, 2}, {2.1, 5}, {8, 7}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        g->purse = cases[i].purse;
+        assert_int_equal(guesses_now(m, a), cases[i].guesses);
+    }
+    assert_memory_equal(s->tokens + N_PROMPT, tokens, 7 * sizeof *tokens);
+    /* three of seven right: 3 tokens against 3.5 */
+    rt_share share = {.session = s, .answer = a};
+    a->guess.n_right = 3;
+    g->purse = 1;
+    rt_guess_settle(c, &share, 1);
+    assert_float_equal(g->purse, 1 + 3 - 3.5 + 0.01, 1e-9);
+    for (uint32_t k = 0; k < RT_KINDS; k++) g->hits[k] = 10;
+    g->purse = 8;
+    assert_int_equal(guesses_now(m, a), 0);
+    rt_guess_settle(c, &share, 1);
+    assert_float_equal(g->purse, 8, 1e-9); /* it holds no more */
+    assert_ok(f, weir_answer_end(a, NULL, &f->err));
+    weir_session_destroy(s);
+    weir_model_close(m);
 }
 
 int main(void)
@@ -545,7 +669,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_failing_step, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_shared_answers, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_answers_refuse, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_purse, fixture_setup, fixture_teardown),
         cmocka_unit_test(test_lookup),
+        cmocka_unit_test(test_lookup_follows_cuts),
         cmocka_unit_test(test_costs),
     };
     return cmocka_run_group_tests_name("rt_speculate", tests, NULL, NULL);
