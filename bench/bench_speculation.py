@@ -21,7 +21,11 @@ TEXTS = [  # name, whether it repeats
     ("letter", False),
     ("code", False),
 ]
-SAMPLINGS = [("greedy", []), ("0.8", ["--temp", "0.8", "--top-p", "0.95"])]
+SAMPLINGS = [  # name, options, whether texts that repeat are sampled so
+    ("greedy", [], True),
+    ("0.8, min-p 0.1", ["--temp", "0.8", "--min-p", "0.1"], True),
+    ("1.0", ["--temp", "1"], False),
+]
 
 
 def parse_run(text):
@@ -34,7 +38,7 @@ def parse_run(text):
 
 def measure(args, run, prompt, sampling):
     command = [args.weir, "bench", run["model"], "--speculate", args.how, "--prompt", "-", "-n", str(args.n), "--rounds", str(args.rounds)]
-    command += ["--json", "--seed", "1"] + sampling
+    command += ["--json", "--raw", "--seed", "1"] + sampling
     for name in ("mem", "draft", "draft-mem", "chunk", "threads"):
         if name in run:
             command += ["--" + name, run[name]]
@@ -66,8 +70,8 @@ def main():
                 continue
             with open(os.path.join(PROMPTS, name + ".txt")) as f:
                 prompt = f.read()
-            for kind, sampling in SAMPLINGS:
-                if args.sampling and kind != args.sampling:
+            for kind, sampling, also_repeating in SAMPLINGS:
+                if (repeats and not also_repeating) or (args.sampling and kind != args.sampling):
                     continue
                 row = measure(args, run, prompt, sampling)
                 row.update(run=run["name"], prompt=name, repeats=repeats, sampling=kind)

@@ -68,8 +68,8 @@ static weir_generate_options options_of(const bench *b, uint32_t text, weir_spec
     weir_generate_options o = b->generate;
     o.speculate = how;
     o.max_tokens = b->n_decode;
-    if (b->prompt != NULL) return o;
     o.ignore_end = true;
+    if (b->prompt != NULL) return o;
     o.sampling.seed = 1;
     o.sampling.temperature = text == 0 ? 0.0F : 0.8F;
     return o;
@@ -106,7 +106,7 @@ static weir_status race(bench *b, racer *plain, racer *with, uint32_t text, uint
         for (int i = 0; i < 2 && status == WEIR_OK; i++) status = take_turn(both[i], n, until, err);
     }
     for (int i = 0; i < 2; i++) {
-        weir_error ignored;
+        weir_error ignored = {0};
         weir_error *told = status == WEIR_OK ? err : &ignored;
         weir_status ended = weir_answer_end(both[i]->answer, &both[i]->result, told);
         if (status == WEIR_OK) status = ended;

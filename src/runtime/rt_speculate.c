@@ -10,6 +10,7 @@
 #define DOUBT          0.0005
 #define ROW_STREAMED   0.01 /* of a pass, for each row more, while nothing is measured */
 #define ROW_RESIDENT   0.25
+#define ROWS_FEW       4
 #define PURSE_FIRST    0.5  /* tokens */
 #define PURSE_SHARE    0.01 /* of a token, for each that comes */
 #define PURSE_MAX      8
@@ -31,15 +32,19 @@ static double measured(const rt_costs *c, uint32_t rows)
     return least;
 }
 
-/* Seconds for each row more than the most that were measured. A prompt's passes, which compute the head for
- * one row alone, say the least. */
+/* Seconds for each row more than the most that were measured: as with those, but no less than in a prompt's
+ * passes, which compute the head for one row alone, and beyond the fewest not much more, since kernels get
+ * better with rows. */
 static double slope_beyond(const rt_costs *c, uint32_t rows, double seconds)
 {
-    double slope = 0;
-    if (c->long_rows > rows) slope = (c->long_seconds - seconds) / (double)(c->long_rows - rows);
-    double guess = c->row_guess * seconds;
-    if (rows > 1 && c->count[1] != 0) guess = (seconds - measured(c, 1)) / (double)(rows - 1);
-    if (guess > slope) slope = guess;
+    const double head = 1.5;
+    double slope = c->row_guess * seconds;
+    if (rows > 1 && c->count[1] != 0) slope = (seconds - measured(c, 1)) / (double)(rows - 1);
+    if (c->long_rows > rows) {
+        double least = (c->long_seconds - seconds) / (double)(c->long_rows - rows);
+        if (rows >= ROWS_FEW && slope > head * least) slope = head * least;
+        if (slope < least) slope = least;
+    }
     return slope > 0 ? slope : 0;
 }
 
@@ -103,11 +108,11 @@ static void note(rt_guessing *g, uint32_t kind, bool hit)
     g->trials[kind] = g->trials[kind] * KEEP + 1;
 }
 
-/* Before anything is known, short repetitions are taken for chance: what they are worth is learnt from those
- * that are not checked, which costs nothing. */
+/* Before anything is known, somewhat less than what small models gave with code, quotes and prose. What
+ * short repetitions are worth is also learnt from those that are not checked, which costs nothing. */
 static double chance(const rt_guessing *g, uint32_t kind)
 {
-    static const double before[RT_KINDS] = {0.03, 0.06, 0.12, 0.2, 0.35, 0.5, 0.7, 0.8, 0.9, 0.95, 0.6};
+    static const double before[RT_KINDS] = {0.08, 0.2, 0.3, 0.4, 0.55, 0.7, 0.8, 0.9, 0.95, 0.98, 0.6};
     const double weight = 3;
     return (g->hits[kind] + weight * before[kind]) / (g->trials[kind] + weight);
 }
@@ -278,7 +283,10 @@ static double guess_for(const stand *p, weir_answer *a, uint32_t most)
         g->looked = g->token[0];
         g->found = g->length = length;
         const offer o = {.guessing = &s->guessing, .length = length, .most = g->n};
-        best = mode == WEIR_SPECULATE_LOOKUP ? (choice){.n = g->n} : best_of(p, &o);
+        if (mode == WEIR_SPECULATE_LOOKUP)
+            best.n = g->n;
+        else
+            best = best_of(p, &o);
     }
     if (mode != WEIR_SPECULATE_LOOKUP) {
         uint32_t wanted = draft_count(p, a, most, &best);
