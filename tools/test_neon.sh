@@ -8,7 +8,8 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 cc=${WEIR_CROSS_CC:-aarch64-linux-gnu-gcc}
 qemu=${WEIR_QEMU:-qemu-aarch64}
-out=${WEIR_BUILD:-build}/neon
+build=${WEIR_BUILD:-build}
+out=$build/neon
 
 for tool in "$cc" "$qemu"; do
     command -v "$tool" >/dev/null || { echo "ok 1 - kernels on aarch64 # SKIP $tool is not installed"; exit 0; }
@@ -19,9 +20,12 @@ flags="-std=gnu11 -O2 -g -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-pr
 flags="$flags -ffp-contract=off -ffunction-sections -fdata-sections -pthread -Itests/cross -Isrc -Iinclude"
 export cc flags out
 
+# The text of the device kernels, as a source file.
+make -s BUILD="$build" "$build/gen/kern_gpu_text.c" || { echo "not ok 1 - the text of device kernels"; exit 1; }
+
 # base_aio_uring.c needs liburing's headers, and kernels need no reads.
 # A file is compiled again when it or any header is newer than its object.
-find src/base src/kernels/*.c src/kernels/ref src/kernels/arm tests/kernels -name '*.c' ! -name base_aio_uring.c |
+find src/base src/kernels/*.c src/kernels/ref src/kernels/arm tests/kernels "$build/gen" -name '*.c' ! -name base_aio_uring.c |
     xargs -P 2 -I '{}' sh -c '
         object=$out/$(basename "$1" .c).o isa=
         case $1 in *_neon.c) isa="-march=armv8.2-a+dotprod -fno-schedule-insns" ;; esac

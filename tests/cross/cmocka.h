@@ -16,7 +16,7 @@ typedef int (*CMFixtureFunction)(void **state);
 struct CMUnitTest {
     const char *name;
     CMUnitTestFunction test_func;
-    CMFixtureFunction setup_func, teardown_func; /* unused here: must be NULL */
+    CMFixtureFunction setup_func, teardown_func; /* of one test: unused here, must be NULL */
     void *initial_state;
 };
 #define cmocka_unit_test(f)                                                                                  \
@@ -58,10 +58,16 @@ static __attribute__((noinline)) int cross_run_one(const struct CMUnitTest *test
     if (end == 0) test->test_func(&state);
     return end;
 }
-static inline int cross_run(const char *group, const struct CMUnitTest *tests, size_t n)
+static inline int cross_run(const char *group, const struct CMUnitTest *tests, size_t n,
+                            CMFixtureFunction setup, CMFixtureFunction teardown)
 {
     int failed = 0;
+    void *state = NULL;
     printf("1..%zu\n", n);
+    if (setup != NULL && setup(&state) != 0) {
+        printf("not ok - %s: setup\n", group);
+        return 1;
+    }
     for (size_t i = 0; i < n; i++) {
         int end = cross_run_one(&tests[i]);
         printf("%s %zu - %s: %s%s\n", end == CROSS_FAILED ? "not ok" : "ok", i + 1, group, tests[i].name,
@@ -69,9 +75,10 @@ static inline int cross_run(const char *group, const struct CMUnitTest *tests, s
         fflush(stdout);
         failed += end == CROSS_FAILED;
     }
+    if (teardown != NULL && teardown(&state) != 0) failed++;
     return failed;
 }
 #define cmocka_run_group_tests_name(group, tests, setup, teardown)                                           \
-    cross_run(group, tests, sizeof(tests) / sizeof((tests)[0]))
+    cross_run(group, tests, sizeof(tests) / sizeof((tests)[0]), setup, teardown)
 
 #endif
