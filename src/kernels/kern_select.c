@@ -177,3 +177,30 @@ size_t kern_attention_scratch_bytes(uint32_t n_positions, uint32_t head_dim)
     size_t wide = KERN_ATTENTION_WIDE * (size_t)(head_dim > 64 ? head_dim : 64);
     return size_of(KERN_ATTENTION_QUERIES * query + wide, sizeof(float), 64);
 }
+
+size_t kern_attention_cut_scratch_bytes(uint32_t head_dim)
+{
+    size_t wide = KERN_ATTENTION_WIDE * (size_t)(head_dim > 64 ? head_dim : 64);
+    return size_of(KERN_ATTENTION_QUERIES * (size_t)head_dim + wide, sizeof(float), 64);
+}
+
+bool kern_attention_cut_init(kern_attention_cut *c, const kern_attention *a, void *shared, size_t bytes)
+{
+    uint32_t first = kern_attention_first(a, 0);
+    uint64_t n_e, n_sums, n_top, floats;
+    size_t e_stride = (size_t)(a->last / 16 - first / 16) * 16 + 16;
+    uint32_t n_segments = a->last / KERN_ATTENTION_SEGMENT - first / KERN_ATTENTION_SEGMENT + 1;
+
+    e_stride |= 16; /* an odd number of lines: heads do not share their place in the caches */
+    if (!base_mul(e_stride, a->n_heads, &n_e) || !base_mul(n_segments, a->n_heads, &n_top) ||
+        !base_mul(n_top, a->head_dim, &n_sums) || !base_add(n_e, n_sums, &floats) ||
+        !base_add(floats, n_top, &floats) || floats > bytes / sizeof(float))
+        return false;
+    *c = (kern_attention_cut){.a = *a, .n_segments = n_segments, .e_stride = e_stride, .e = shared};
+    c->sums = c->e + n_e;
+    c->top = c->sums + n_sums;
+    c->a.first = first;
+    c->a.window = 0;
+    c->a.n_rows = 1;
+    return true;
+}

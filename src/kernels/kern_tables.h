@@ -42,6 +42,11 @@ void kern_ref_rope(float *x, size_t n_heads, size_t head_dim, size_t n_rot, cons
 void kern_ref_kv_store(const kern_kv *kv, uint32_t n_kv_heads, uint32_t head_dim, uint32_t position,
                        const float *k, const float *v);
 void kern_ref_attention(const kern_attention *a, uint32_t head_begin, uint32_t head_end, void *scratch);
+void kern_ref_attention_scores(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
+                               uint32_t segment, void *scratch);
+void kern_ref_attention_values(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
+                               uint32_t segment, void *scratch);
+void kern_ref_attention_finish(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end);
 void kern_ref_glu(kern_glu kind, const float *gate, const float *up, size_t n, float *y);
 void kern_ref_add(const float *a, const float *b, size_t n, float *y);
 void kern_ref_scale(float *x, size_t n, float s);
@@ -61,5 +66,30 @@ float kern_ref_softmax(const float *x, size_t n, float inv_temperature, float *p
 #define KERN_ATTENTION_LOW (-64.0f)
 /* Positions of one segment of the value sum (docs/numerics.md, Attention). */
 #define KERN_ATTENTION_SEGMENT 512u
+
+/* Index 0 of a cut's e. */
+static inline uint32_t kern_cut_base(const kern_attention_cut *c)
+{
+    return c->a.first / 16 * 16;
+}
+/* Positions [*from, *to) of a segment. */
+static inline void kern_cut_range(const kern_attention_cut *c, uint32_t segment, uint32_t *from, uint32_t *to)
+{
+    uint32_t begin = (c->a.first / KERN_ATTENTION_SEGMENT + segment) * KERN_ATTENTION_SEGMENT;
+    *from = begin > c->a.first ? begin : c->a.first;
+    *to = c->a.last - begin < KERN_ATTENTION_SEGMENT ? c->a.last + 1 : begin + KERN_ATTENTION_SEGMENT;
+}
+/* The largest score of a head. */
+static inline float kern_cut_top(const kern_attention_cut *c, uint32_t head)
+{
+    const float *top = c->top + (size_t)head * c->n_segments;
+    float max = top[0];
+    for (uint32_t s = 1; s < c->n_segments; s++) max = top[s] > max ? top[s] : max;
+    return max;
+}
+static inline float *kern_cut_sums(const kern_attention_cut *c, uint32_t segment, uint32_t head)
+{
+    return c->sums + ((size_t)segment * c->a.n_heads + head) * c->a.head_dim;
+}
 
 #endif

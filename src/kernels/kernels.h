@@ -2,7 +2,8 @@
  *
  * A kern_table holds one instruction set's functions. `ref` is the definition (docs/numerics.md); every other
  * table gives the same bits for every input. Ranges (row_begin, row_end, ...) are how callers split work over
- * threads: by output element only, so that a split never changes a bit. */
+ * threads: by output element only (kern_attention_cut: where a sum ends), so that a split never changes a
+ * bit. */
 #ifndef WEIR_KERNELS_H
 #define WEIR_KERNELS_H
 
@@ -91,6 +92,22 @@ static inline uint32_t kern_attention_first(const kern_attention *a, uint32_t r)
     return a->window != 0 && n > a->window && n - a->window > a->first ? n - a->window : a->first;
 }
 
+/* Attention of one row cut by positions too, so that workers can share a cache head: three steps over memory
+ * that they share, each of which begins when the one before is done everywhere. Positions are cut where the
+ * definition cuts its sums (docs/numerics.md), so the bits are those of one call. Between the steps, `e`
+ * holds scores, then weights; `top` the largest score and `sums` the weighted values of each segment. */
+typedef struct kern_attention_cut {
+    kern_attention a; /* n_rows 1; first says where the row begins, window is 0 */
+    uint32_t n_segments;
+    size_t e_stride;
+    float *e;    /* [n_heads][e_stride], from position first / 16 * 16 on */
+    float *sums; /* [n_segments][n_heads][head_dim] */
+    float *top;  /* [n_heads][n_segments] */
+} kern_attention_cut;
+
+/* Lays a cut of row 0 of `a` out in shared memory (64-byte aligned); false where it does not fit. */
+bool kern_attention_cut_init(kern_attention_cut *c, const kern_attention *a, void *shared, size_t bytes);
+
 typedef enum kern_glu { KERN_GLU_SILU, KERN_GLU_GELU } kern_glu; /* GELU in its tanh form */
 
 typedef struct kern_table {
@@ -113,6 +130,13 @@ typedef struct kern_table {
                      const float *k, const float *v);
     /* scratch: kern_attention_scratch_bytes. */
     void (*attention)(const kern_attention *a, uint32_t head_begin, uint32_t head_end, void *scratch);
+    /* The steps of a cut, for heads and (below n_segments) one segment of positions; scratch:
+     * kern_attention_cut_scratch_bytes. */
+    void (*attention_scores)(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
+                             uint32_t segment, void *scratch);
+    void (*attention_values)(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
+                             uint32_t segment, void *scratch);
+    void (*attention_finish)(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end);
     void (*glu)(kern_glu kind, const float *gate, const float *up, size_t n, float *y); /* y may be gate */
     void (*add)(const float *a, const float *b, size_t n, float *y);                    /* y may be a or b */
     void (*scale)(float *x, size_t n, float s);
@@ -131,6 +155,7 @@ const char *const *kern_available(void);
  * to n_positions. */
 size_t kern_scratch_bytes(size_t k);
 size_t kern_attention_scratch_bytes(uint32_t n_positions, uint32_t head_dim);
+size_t kern_attention_cut_scratch_bytes(uint32_t head_dim); /* never more than the one above */
 
 /* cos and sin of position x inv_freq[i], times mscale: n_half cosines, then n_half sines. Scalar double
  * arithmetic of our own, the same on every machine. */

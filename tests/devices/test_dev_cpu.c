@@ -268,6 +268,80 @@ static void cutting_changes_no_bit(void **state)
     }
 }
 
+/* ---- one row over many positions: workers share its cache heads ---- */
+
+enum { LONG = 2100, LONG_HEADS = 3, SHARED = 3, LONG_DIM = 48 };
+
+/* The row at `last`, with a cache whose positions came in order. */
+static void attend_long(const char *cpu, uint32_t n_threads, uint32_t dtype, uint32_t last, uint32_t window,
+                        float *out)
+{
+    enum { N_KV = LONG_HEADS * LONG_DIM, N_Q = N_KV * SHARED };
+    uint32_t capacity = window != 0 ? (window + 15) / 16 * 16 : (LONG + 15) / 16 * 16;
+    size_t bytes = (size_t)capacity * N_KV * 4;
+    base_env *env = open_env();
+    base_rng rng;
+    dev_device *d;
+    dev_kv kv = {aligned_alloc(64, bytes), aligned_alloc(64, bytes), dtype, capacity};
+    float *x = aligned_alloc(64, N_Q * sizeof(float)), k[N_KV], v[N_KV];
+    int32_t position;
+    uint32_t sequence = 0;
+    dev_op op = {.n_rows = 1,
+                 .cols = N_Q,
+                 .a = {k, sizeof(k)},
+                 .b = {v, sizeof(v)},
+                 .out = {out, N_Q * sizeof(float)},
+                 .n_heads = LONG_HEADS * SHARED,
+                 .n_kv_heads = LONG_HEADS,
+                 .head_dim = LONG_DIM,
+                 .window = window,
+                 .f = {0.2f, 0},
+                 .position = &position,
+                 .sequence = &sequence,
+                 .kv = &kv};
+
+    base_rng_seed(&rng, 5, 6);
+    memset(kv.k, 0xff, bytes); /* NaN */
+    memset(kv.v, 0xff, bytes);
+    assert_ok(dev_cpu_create(env, cpu, n_threads, &d, &err));
+    assert_ok(d->table->reserve_workspace(d, 64, window != 0 ? window : LONG, LONG_DIM, &err));
+    op.code = DEV_KV_STORE;
+    for (position = 0; position <= (int32_t)last; position++) {
+        for (int i = 0; i < N_KV; i++) k[i] = base_rng_f32(&rng) * 2 - 1;
+        for (int i = 0; i < N_KV; i++) v[i] = base_rng_f32(&rng) * 2 - 1;
+        assert_ok(d->table->run(d, &op, &err));
+    }
+    position = (int32_t)last;
+    for (int i = 0; i < N_Q; i++) x[i] = base_rng_f32(&rng) * 2 - 1;
+    op.code = DEV_ATTENTION;
+    op.a = (dev_view){x, N_Q * sizeof(float)};
+    assert_ok(d->table->run(d, &op, &err));
+    dev_destroy(d);
+    close_env(env);
+    free(x);
+    free(kv.k);
+    free(kv.v);
+}
+
+static void sharing_a_cache_head_changes_no_bit(void **state)
+{
+    static const uint32_t cases[][2] = {{LONG - 1, 0}, {1023, 0}, {LONG - 1, 1500}, {600, 0}};
+    enum { N = LONG_HEADS * SHARED * LONG_DIM };
+    float one[N], many[N];
+
+    (void)state;
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
+        for (int half = 0; half < 2; half++) {
+            attend_long("ref", 1, half ? BASE_F16 : BASE_F32, cases[c][0], cases[c][1], one);
+            for (int i = 0; i < N; i++) assert_true(one[i] != 0 && one[i] > -1 && one[i] < 1);
+            for (uint32_t threads = 1; threads <= 7; threads++) {
+                attend_long(threads == 4 ? "ref" : "auto", threads, half ? BASE_F16 : BASE_F32, cases[c][0],
+                            cases[c][1], many);
+                assert_memory_equal(one, many, sizeof(one));
+            }
+        }
+}
+
 /* Rows of Q8_0 with small scales. */
 static uint8_t *quantized_rows(size_t n_rows, size_t row_bytes)
 {
@@ -344,6 +418,7 @@ int main(void)
         cmocka_unit_test(forms),
         cmocka_unit_test(workspace),
         cmocka_unit_test(cutting_changes_no_bit),
+        cmocka_unit_test(sharing_a_cache_head_changes_no_bit),
         cmocka_unit_test(packed_rows_give_the_same_bits),
     };
 

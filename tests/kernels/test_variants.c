@@ -534,6 +534,39 @@ typedef struct shape {
     uint32_t n_heads, n_kv_heads, head_dim, first, last, capacity;
 } shape;
 
+/* The same row in steps, heads and segments in any order. */
+static void run_cut(pair_of_tables *t, const kern_table *table, const kern_attention *a)
+{
+    kern_attention_cut c;
+    guarded gm, gs;
+    float *begin = NULL, *end;
+    void *scratch = guarded_alloc(&gs, kern_attention_cut_scratch_bytes(a->head_dim), 0x5a);
+    uint32_t turn, heads = a->n_heads;
+    assert_true(kern_attention_cut_init(&c, a, begin = guarded_alloc(&gm, 64, 0), SIZE_MAX));
+    size_t bytes = (size_t)((char *)(c.top + (size_t)heads * c.n_segments) - (char *)begin);
+    assert_int_equal(c.n_segments, a->last / 512 - a->first / 512 + 1);
+    guarded_free(&gm);
+    begin = guarded_alloc(&gm, (bytes + 63) / 64 * 64, 0x77);
+    assert_true(!kern_attention_cut_init(&c, a, begin, bytes - 1));
+    assert_true(kern_attention_cut_init(&c, a, begin, bytes));
+    end = c.top + (size_t)heads * c.n_segments;
+    assert_ptr_equal((char *)begin + bytes, end);
+    for (int step = 0; step < 2; step++) {
+        turn = rng_below(&t->rng, c.n_segments);
+        for (uint32_t s = 0; s < c.n_segments; s++) {
+            uint32_t segment = (s + turn) % c.n_segments, cut = rng_below(&t->rng, heads + 1);
+            void (*run)(const kern_attention_cut *, uint32_t, uint32_t, uint32_t, void *) =
+                step ? table->attention_values : table->attention_scores;
+            run(&c, cut, heads, segment, scratch);
+            run(&c, 0, cut, segment, scratch);
+        }
+    }
+    turn = rng_below(&t->rng, heads + 1);
+    table->attention_finish(&c, turn, heads);
+    table->attention_finish(&c, 0, turn);
+    guarded_free(&gm), guarded_free(&gs);
+}
+
 static void check_attention(pair_of_tables *t, shape s, uint32_t dtype, int mode, float softcap)
 {
     cache c;
@@ -568,6 +601,9 @@ static void check_attention(pair_of_tables *t, shape s, uint32_t dtype, int mode
         t->set->attention(&a, cut, s.n_heads, scratch);
         compare(t, want, got, n, where);
     }
+    for (size_t i = 0; i < n; i++) got[i] = float_from_bits(UNTOUCHED);
+    run_cut(t, t->set, &a);
+    compare(t, want, got, n, "attention in steps");
     free(row);
     free_cache(&c), guarded_free(&gq), guarded_free(&ga), guarded_free(&gb), guarded_free(&gs);
 }

@@ -1,5 +1,6 @@
-/* Operations on the CPU: each is cut by output element into tasks for the pool, so that the number of
- * workers never changes a bit. Small ones run on the caller alone, since waking a worker costs more. */
+/* Operations on the CPU: each is cut by output element into tasks for the pool (attention of one long row
+ * also where its definition ends a sum), so that the number of workers never changes a bit. Small ones run on
+ * the caller alone, since waking a worker costs more. */
 #include "dev_cpu_internal.h"
 
 #include <string.h>
@@ -13,6 +14,8 @@
 #define FEW_ROWS        6
 #define BAND_GROUPS     4
 #define STREAMED_GROUPS 4
+/* What two more meetings of all workers cost, as positions times heads (and two more). */
+#define CUT_COST 4096
 /* Elementwise work is cut into pieces of this many elements of a row. */
 #define PIECE 8192
 
@@ -22,7 +25,9 @@ typedef struct cpu_task {
     kern_matmul matmul;
     size_t pieces; /* per row, where rows are cut */
     uint32_t heads_per_item, rows_per_item;
-    uint8_t *rows; /* to be packed */
+    kern_attention_cut cut;
+    size_t cut_scratch; /* bytes of a worker, at the beginning of the work space */
+    uint8_t *rows;      /* to be packed */
     uint32_t dtype;
     size_t group_bytes;
 } cpu_task;
@@ -212,6 +217,26 @@ static uint32_t rows_together(const dev_op *op, size_t r, size_t n)
     return rows;
 }
 
+/* Of row r alone. */
+static kern_attention attention_of(const dev_op *op, size_t r, const kern_kv *kv)
+{
+    return (kern_attention){
+        .q = view_row(op->a, r),
+        .out = view_row(op->out, r),
+        .kv = kv,
+        .n_heads = op->n_heads,
+        .n_kv_heads = op->n_kv_heads,
+        .head_dim = op->head_dim,
+        .last = (uint32_t)op->position[r],
+        .scale = op->f[0],
+        .softcap = op->f[1],
+        .n_rows = 1,
+        .window = op->window,
+        .q_stride = op->a.stride / sizeof(float),
+        .out_stride = op->out.stride / sizeof(float),
+    };
+}
+
 /* An item is a piece of the heads of one cache head, for rows_per_item rows. Late rows see more and come
  * first, so that what is left for the end is small. */
 static void attention_items(void *arg, uint32_t worker, size_t begin, size_t end)
@@ -232,20 +257,7 @@ static void attention_items(void *arg, uint32_t worker, size_t begin, size_t end
 
         for (uint32_t n; r < r_end; r += n) {
             kern_kv kv = kv_of(op, r);
-            kern_attention a = {
-                .q = view_row(op->a, r),
-                .out = view_row(op->out, r),
-                .kv = &kv,
-                .n_heads = op->n_heads,
-                .n_kv_heads = op->n_kv_heads,
-                .head_dim = op->head_dim,
-                .last = (uint32_t)op->position[r],
-                .scale = op->f[0],
-                .softcap = op->f[1],
-                .window = op->window,
-                .q_stride = op->a.stride / sizeof(float),
-                .out_stride = op->out.stride / sizeof(float),
-            };
+            kern_attention a = attention_of(op, r, &kv);
 
             a.n_rows = n = rows_together(op, r, r_end - r);
             t->d->kern->attention(&a, head, head_end, worker_scratch(t->d, worker));
@@ -253,30 +265,91 @@ static void attention_items(void *arg, uint32_t worker, size_t begin, size_t end
     }
 }
 
+/* A row cut by positions: an item is a segment of one cache head. */
+static void scores_items(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    uint32_t shared = t->op->n_heads / t->op->n_kv_heads, n = t->cut.n_segments;
+    uint8_t *scratch = t->d->scratch + worker * t->cut_scratch;
+
+    for (size_t i = begin; i < end; i++) {
+        uint32_t head = (uint32_t)(i / n) * shared;
+
+        t->d->kern->attention_scores(&t->cut, head, head + shared, (uint32_t)(i % n), scratch);
+    }
+}
+
+static void values_items(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+    uint32_t shared = t->op->n_heads / t->op->n_kv_heads, n = t->cut.n_segments;
+    uint8_t *scratch = t->d->scratch + worker * t->cut_scratch;
+
+    for (size_t i = begin; i < end; i++) {
+        uint32_t head = (uint32_t)(i / n) * shared;
+
+        t->d->kern->attention_values(&t->cut, head, head + shared, (uint32_t)(i % n), scratch);
+    }
+}
+
+static void finish_items(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    const cpu_task *t = arg;
+
+    (void)worker;
+    t->d->kern->attention_finish(&t->cut, (uint32_t)begin, (uint32_t)end);
+}
+
 /* Heads of one cache head in an item: all, so that K and V are read once, unless that leaves workers idle.
- * Reading costs about as much as two heads. */
-static uint32_t heads_per_item(const dev_cpu *d, size_t n_groups, uint32_t shared)
+ * Reading costs about as much as two heads. load receives what the busiest worker has to do. */
+static uint32_t heads_per_item(const dev_cpu *d, size_t n_groups, uint32_t shared, size_t *load)
 {
     uint32_t best = shared;
-    size_t least = SIZE_MAX;
 
+    *load = SIZE_MAX;
     for (uint32_t heads = shared; heads >= 1; heads--) {
         size_t items = n_groups * ((shared + heads - 1) / heads);
-        size_t load = (items + d->n_threads - 1) / d->n_threads * (heads + 2);
+        size_t least = (items + d->n_threads - 1) / d->n_threads * (heads + 2);
 
-        if (load < least) {
-            least = load;
+        if (least < *load) {
+            *load = least;
             best = heads;
         }
     }
     return best;
 }
 
+/* One row of n positions whose cache heads do not go evenly into the workers: cut by positions too, where the
+ * busiest worker then has less to do (`load` a position, uncut) by more than two meetings cost. What workers
+ * share lies in the work space behind what each needs for itself; without room for it nothing is cut. */
+static bool run_cut(cpu_task *t, size_t n, size_t load, size_t cost)
+{
+    const dev_cpu *d = t->d;
+    const dev_op *op = t->op;
+    kern_kv kv = kv_of(op, 0);
+    kern_attention a = attention_of(op, 0, &kv);
+    size_t items, cut_load;
+    uint64_t own;
+
+    t->cut_scratch = kern_attention_cut_scratch_bytes(op->head_dim);
+    if (!base_mul(t->cut_scratch, d->n_threads, &own) || own > d->scratch_bytes ||
+        !kern_attention_cut_init(&t->cut, &a, d->scratch + own, d->scratch_bytes - own))
+        return false;
+    items = (size_t)op->n_kv_heads * t->cut.n_segments;
+    cut_load = (items + d->n_threads - 1) / d->n_threads * (op->n_heads / op->n_kv_heads + 2);
+    if (cut_load * n / t->cut.n_segments + CUT_COST >= load * n) return false;
+    cpu_split(d, scores_items, t, items, 1, cost);
+    cpu_split(d, values_items, t, items, 1, cost);
+    cpu_split(d, finish_items, t, op->n_heads, 1, cost);
+    return true;
+}
+
 static weir_status run_attention(cpu_task *t, weir_error *err)
 {
     const dev_op *op = t->op;
     uint32_t shared = op->n_heads / op->n_kv_heads;
-    size_t cost = 0, n_groups, wanted = (size_t)t->d->n_threads * 8;
+    size_t cost = 0, n_groups, load, wanted = (size_t)t->d->n_threads * 8;
+    uint32_t n = 0;
 
     /* Rows that follow each other share what they read, as far as that leaves enough items for all workers.
      */
@@ -284,7 +357,7 @@ static weir_status run_attention(cpu_task *t, weir_error *err)
     while (t->rows_per_item > 1 && op->n_rows * op->n_kv_heads / t->rows_per_item < wanted)
         t->rows_per_item--;
     for (size_t r = 0, start = 0; r < op->n_rows; r++) {
-        uint32_t last = (uint32_t)op->position[r], n;
+        uint32_t last = (uint32_t)op->position[r];
 
         if (r % t->rows_per_item == 0 || rows_together(op, r - 1, 2) < 2) start = r;
         n = last - first_position(op, (uint32_t)op->position[start]) + 1; /* seen by the rows together */
@@ -294,7 +367,8 @@ static weir_status run_attention(cpu_task *t, weir_error *err)
         cost += (size_t)n * op->n_heads * op->head_dim / 2;
     }
     n_groups = (op->n_rows + t->rows_per_item - 1) / t->rows_per_item * op->n_kv_heads;
-    t->heads_per_item = heads_per_item(t->d, n_groups, shared);
+    t->heads_per_item = heads_per_item(t->d, n_groups, shared, &load);
+    if (op->n_rows == 1 && t->d->n_threads > 1 && run_cut(t, n, load, cost)) return WEIR_OK;
     cpu_split(t->d, attention_items, t, n_groups * ((shared + t->heads_per_item - 1) / t->heads_per_item), 1,
               cost);
     return WEIR_OK;

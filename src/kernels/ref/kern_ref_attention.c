@@ -93,3 +93,58 @@ void kern_ref_attention(const kern_attention *a, uint32_t head_begin, uint32_t h
         for (uint32_t h = head_begin; h < head_end; h++) attend_head(&row, h, scratch);
     }
 }
+
+/* ---- the same in steps ---- */
+
+void kern_ref_attention_scores(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
+                               uint32_t segment, void *scratch)
+{
+    const kern_attention *a = &c->a;
+    uint32_t from, to;
+    (void)scratch;
+    kern_cut_range(c, segment, &from, &to);
+    for (uint32_t h = head_begin; h < head_end; h++) {
+        const float *q = a->q + (size_t)h * a->head_dim;
+        float *e = c->e + h * c->e_stride, max = -kern_from_bits(0x7f800000u);
+        for (uint32_t p = from; p < to; p++) {
+            float s = score(a, q, h / (a->n_heads / a->n_kv_heads), p);
+            e[p - kern_cut_base(c)] = s;
+            max = s > max ? s : max;
+        }
+        c->top[(size_t)h * c->n_segments + segment] = max;
+    }
+}
+
+void kern_ref_attention_values(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
+                               uint32_t segment, void *scratch)
+{
+    kern_attention part = c->a; /* one segment, so that its sum is that of one chain */
+    uint32_t end;
+    (void)scratch;
+    kern_cut_range(c, segment, &part.first, &end);
+    part.last = end - 1;
+    for (uint32_t h = head_begin; h < head_end; h++) {
+        float *e = c->e + h * c->e_stride + (part.first - kern_cut_base(c));
+        float *sums = kern_cut_sums(c, segment, h), max = kern_cut_top(c, h);
+        for (uint32_t i = 0; i < end - part.first; i++)
+            e[i] = e[i] - max < KERN_ATTENTION_LOW ? 0.0f : kern_expf(e[i] - max);
+        for (uint32_t d = 0; d < part.head_dim; d++)
+            sums[d] = weighted_value(&part, e, h / (part.n_heads / part.n_kv_heads), d);
+    }
+}
+
+void kern_ref_attention_finish(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end)
+{
+    const kern_attention *a = &c->a;
+    for (uint32_t h = head_begin; h < head_end; h++) {
+        const float *e = c->e + h * c->e_stride;
+        float lane[16] = {0.0f};
+        for (uint32_t p = a->first; p <= a->last; p++) lane[p % 16] += e[p - kern_cut_base(c)];
+        float sum = kern_lane_tree(lane);
+        for (uint32_t d = 0; d < a->head_dim; d++) {
+            float total = 0.0f;
+            for (uint32_t s = 0; s < c->n_segments; s++) total += kern_cut_sums(c, s, h)[d];
+            a->out[(size_t)h * a->head_dim + d] = total / sum;
+        }
+    }
+}

@@ -285,31 +285,44 @@ static void score_blocks(const att_group *g, uint32_t position, uint32_t n_block
     }
 }
 
-/* Scores to weights e within first ... last; returns their sum in all lanes. What lies before and behind is
- * left as anything. */
-static float weigh(const kern_attention *a, uint32_t base, uint32_t first, uint32_t last, float *e)
+static void score_range(const att_group *g, uint32_t position, uint32_t end)
+{
+    for (; position + 16 * (ATT_BLOCKS - 1) < end; position += 16 * ATT_BLOCKS)
+        score_blocks(g, position, ATT_BLOCKS);
+    for (; position < end; position += 16) score_blocks(g, position, 1);
+}
+
+/* The vector at i of which only the elements within [begin, end) count; the others become `other`. */
+V_INLINE vf att_edges(vf x, size_t i, size_t begin, size_t end, vf other)
+{
+    if (i >= begin && end - i >= V_LANES) return x;
+    return v_between(i < begin ? begin - i : 0, end - i < V_LANES ? end - i : V_LANES, x, other);
+}
+
+/* The scores e[begin] ... e[end - 1], capped; gives the largest. What lies before and behind is left as
+ * anything. */
+static float top_score(const kern_attention *a, float *e, size_t begin, size_t end)
 {
     const vf lowest = v_castf(v_set32((int32_t)0xff800000)), cap = v_set(a->softcap);
-    const size_t begin = first - base, start = begin / V_LANES * V_LANES, end = (size_t)last - base + 1;
-    vf top = lowest, lanes[ATT_PARTS];
-    for (size_t i = start; i < end; i += V_LANES) {
+    vf top = lowest;
+    for (size_t i = begin / V_LANES * V_LANES; i < end; i += V_LANES) {
         vf s = v_load(e + i);
         if (a->softcap != 0.0f) v_store(e + i, s = v_mul(cap, v_tanh(v_div(s, cap))));
-        if (i < begin || end - i < V_LANES)
-            s = v_between(i < begin ? begin - i : 0, end - i < V_LANES ? end - i : V_LANES, s, lowest);
-        top = v_max(s, top);
+        top = v_max(att_edges(s, i, begin, end, lowest), top);
     }
-    const vf max = v_set(v_max_lane(top)), low = v_set(KERN_ATTENTION_LOW);
-    for (int p = 0; p < ATT_PARTS; p++) lanes[p] = v_zero();
-    for (size_t i = start; i < end; i += V_LANES) {
+    return v_max_lane(top);
+}
+
+/* Scores e[begin] ... e[end - 1] to weights, zeros beside them in their vectors; adds them to the lanes. */
+static void weigh(float *e, size_t begin, size_t end, float largest, vf *lanes)
+{
+    const vf max = v_set(largest), low = v_set(KERN_ATTENTION_LOW);
+    for (size_t i = begin / V_LANES * V_LANES; i < end; i += V_LANES) {
         vf below = v_sub(v_load(e + i), max); /* v_max keeps what is no number */
         vf x = v_less(below, low, v_zero(), v_exp(v_max(low, below)));
-        if (i < begin || end - i < V_LANES)
-            x = v_between(i < begin ? begin - i : 0, end - i < V_LANES ? end - i : V_LANES, x, v_zero());
-        v_store(e + i, x);
+        v_store(e + i, x = att_edges(x, i, begin, end, v_zero()));
         lanes[i / V_LANES % ATT_PARTS] = v_add(lanes[i / V_LANES % ATT_PARTS], x);
     }
-    return v_tree(lanes);
 }
 
 /* Queries i ... of one tile: the positions [from, to) of a tile that begins at p0. */
@@ -386,26 +399,31 @@ static void fold_segment(const att_group *g, uint32_t begin, uint32_t end)
     memset(g->acc, 0, g->n * n * sizeof(float));
 }
 
-static void value_all(const att_group *g)
+/* Adds the positions [from, to) of one segment to acc. */
+static void value_segment(const att_group *g, uint32_t from, uint32_t to)
 {
     const uint32_t head_dim = g->a->head_dim, capacity = g->a->kv->capacity;
-    uint32_t from = query_first(g, 0), begin = from;
-    memset(g->acc, 0, (size_t)g->n * head_dim * sizeof(float));
-    memset(g->total, 0, (size_t)g->n * head_dim * sizeof(float));
-    while (from < g->end) {
-        uint32_t n = g->end - from, wrap = capacity - from % capacity;
-        uint32_t segment = KERN_ATTENTION_SEGMENT - from % KERN_ATTENTION_SEGMENT;
-        if (n > segment) n = segment;
+    for (uint32_t n; from < to; from += n) {
+        uint32_t wrap = capacity - from % capacity;
+        n = to - from < ATT_POSITIONS ? to - from : ATT_POSITIONS;
         if (n > wrap) n = wrap;
-        if (n > ATT_POSITIONS) n = ATT_POSITIONS;
         for (uint32_t d = 0; d < head_dim;) {
             value_chunk(g, from, from + n, d);
             d += head_dim - d >= ATT_WIDTH ? ATT_WIDTH : V_LANES;
         }
-        from += n;
-        if (from % KERN_ATTENTION_SEGMENT != 0 && from < g->end) continue;
-        fold_segment(g, begin, from);
-        begin = from;
+    }
+}
+
+static void value_all(const att_group *g)
+{
+    const size_t n = (size_t)g->n * g->a->head_dim;
+    memset(g->acc, 0, n * sizeof(float));
+    memset(g->total, 0, n * sizeof(float));
+    for (uint32_t from = query_first(g, 0), to; from < g->end; from = to) {
+        to = from - from % KERN_ATTENTION_SEGMENT + KERN_ATTENTION_SEGMENT;
+        if (to > g->end) to = g->end;
+        value_segment(g, from, to);
+        fold_segment(g, from, to);
     }
 }
 
@@ -423,21 +441,14 @@ static void finish_group(const att_group *g)
     }
 }
 
-static void attend_group(att_group *g, float *scratch)
+/* Cache, scratch and scaled queries of a group whose heads, rows and range of positions are set. */
+static void open_group(att_group *g, float *scratch)
 {
     const kern_attention *a = g->a;
     const uint32_t head_dim = a->head_dim, tile = tile_queries(g);
-    g->base = query_first(g, 0) / 16 * 16;
-    g->end = query_last(g, g->n - 1) + 1;
     g->widens = a->kv->dtype == BASE_F16 && g->n > tile;
-    /* At most sixteen more than the positions, rounded up: first and last may both cut a block. */
-    g->e_stride = (size_t)(g->end - 1 - g->base) / 16 * 16 + 16;
-    g->e_stride |= 16; /* an odd number of lines: rows of queries do not share their place in the caches */
     g->wide = scratch;
     g->q = g->wide + KERN_ATTENTION_WIDE * (size_t)(head_dim > 64 ? head_dim : 64);
-    g->acc = g->q + (size_t)KERN_ATTENTION_QUERIES * head_dim;
-    g->total = g->acc + (size_t)KERN_ATTENTION_QUERIES * head_dim;
-    g->e = g->total + (size_t)KERN_ATTENTION_QUERIES * head_dim;
     for (uint32_t i = 0; i < g->n; i++) {
         uint32_t at = i / tile * tile, n = g->n - at < tile ? g->n - at : tile;
         const float *q =
@@ -445,31 +456,121 @@ static void attend_group(att_group *g, float *scratch)
         for (size_t d = 0; d < head_dim; d++)
             g->q[(size_t)at * head_dim + d * n + (i - at)] = q[d] * a->scale;
     }
-    uint32_t position = g->base;
-    for (; position + 16 * (ATT_BLOCKS - 1) < g->end; position += 16 * ATT_BLOCKS)
-        score_blocks(g, position, ATT_BLOCKS);
-    for (; position < g->end; position += 16) score_blocks(g, position, 1);
-    for (uint32_t i = 0; i < g->n; i++)
-        g->sum[i] = weigh(a, g->base, query_first(g, i), query_last(g, i), g->e + i * g->e_stride);
+}
+
+static void attend_group(att_group *g, float *scratch)
+{
+    const kern_attention *a = g->a;
+    g->base = query_first(g, 0) / 16 * 16;
+    g->end = query_last(g, g->n - 1) + 1;
+    /* At most sixteen more than the positions, rounded up: first and last may both cut a block. */
+    g->e_stride = (size_t)(g->end - 1 - g->base) / 16 * 16 + 16;
+    g->e_stride |= 16; /* an odd number of lines: rows of queries do not share their place in the caches */
+    open_group(g, scratch);
+    g->acc = g->q + (size_t)KERN_ATTENTION_QUERIES * a->head_dim;
+    g->total = g->acc + (size_t)KERN_ATTENTION_QUERIES * a->head_dim;
+    g->e = g->total + (size_t)KERN_ATTENTION_QUERIES * a->head_dim;
+    score_range(g, g->base, g->end);
+    for (uint32_t i = 0; i < g->n; i++) {
+        float *e = g->e + i * g->e_stride;
+        size_t begin = query_first(g, i) - g->base, end = (size_t)query_last(g, i) - g->base + 1;
+        vf lanes[ATT_PARTS];
+        for (int p = 0; p < ATT_PARTS; p++) lanes[p] = v_zero();
+        weigh(e, begin, end, top_score(a, e, begin, end), lanes);
+        g->sum[i] = v_tree(lanes);
+    }
     value_all(g);
     finish_group(g);
 }
 
+/* The heads from `head` on that go together. */
+static void next_heads(att_group *g, uint32_t head, uint32_t head_end)
+{
+    const uint32_t shared = g->a->n_heads / g->a->n_kv_heads;
+    g->head = head;
+    g->kv_head = head / shared;
+    g->n_heads = (g->kv_head + 1) * shared - head;
+    if (g->n_heads > head_end - head) g->n_heads = head_end - head;
+    if (g->n_heads > KERN_ATTENTION_QUERIES) g->n_heads = KERN_ATTENTION_QUERIES;
+}
+
 void V_NAME(kern_attention)(const kern_attention *a, uint32_t head_begin, uint32_t head_end, void *scratch)
 {
-    const uint32_t shared = a->n_heads / a->n_kv_heads;
     att_group g = {.a = a};
     for (uint32_t head = head_begin; head < head_end; head += g.n_heads) {
-        g.head = head;
-        g.kv_head = head / shared;
-        g.n_heads = (g.kv_head + 1) * shared - head;
-        if (g.n_heads > head_end - head) g.n_heads = head_end - head;
-        if (g.n_heads > KERN_ATTENTION_QUERIES) g.n_heads = KERN_ATTENTION_QUERIES;
+        next_heads(&g, head, head_end);
         for (g.row = 0; g.row < a->n_rows; g.row += g.n_rows) {
             g.n_rows = KERN_ATTENTION_QUERIES / g.n_heads;
             if (g.n_rows > a->n_rows - g.row) g.n_rows = a->n_rows - g.row;
             g.n = g.n_rows * g.n_heads;
             attend_group(&g, scratch);
+        }
+    }
+}
+
+/* ---- the same in steps ---- */
+
+static void open_cut(att_group *g, const kern_attention_cut *c, uint32_t head, uint32_t head_end,
+                     void *scratch)
+{
+    next_heads(g, head, head_end);
+    g->n = g->n_heads;
+    g->base = kern_cut_base(c);
+    g->e_stride = c->e_stride;
+    g->e = c->e + head * c->e_stride;
+    open_group(g, scratch);
+}
+
+void V_NAME(kern_attention_scores)(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
+                                   uint32_t segment, void *scratch)
+{
+    att_group g = {.a = &c->a, .n_rows = 1};
+    uint32_t from, to;
+    kern_cut_range(c, segment, &from, &to);
+    for (uint32_t head = head_begin; head < head_end; head += g.n_heads) {
+        open_cut(&g, c, head, head_end, scratch);
+        score_range(&g, from / 16 * 16, to);
+        for (uint32_t i = 0; i < g.n; i++)
+            c->top[(size_t)(head + i) * c->n_segments + segment] =
+                top_score(g.a, g.e + i * g.e_stride, from - g.base, to - g.base);
+    }
+}
+
+void V_NAME(kern_attention_values)(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
+                                   uint32_t segment, void *scratch)
+{
+    att_group g = {.a = &c->a, .n_rows = 1};
+    uint32_t from, to;
+    kern_cut_range(c, segment, &from, &to);
+    for (uint32_t head = head_begin; head < head_end; head += g.n_heads) {
+        vf lanes[ATT_PARTS]; /* of this segment alone: of no use */
+        for (int p = 0; p < ATT_PARTS; p++) lanes[p] = v_zero();
+        open_cut(&g, c, head, head_end, scratch);
+        for (uint32_t i = 0; i < g.n; i++)
+            weigh(g.e + i * g.e_stride, from - g.base, to - g.base, kern_cut_top(c, head + i), lanes);
+        g.acc = kern_cut_sums(c, segment, head);
+        memset(g.acc, 0, (size_t)g.n * g.a->head_dim * sizeof(float));
+        value_segment(&g, from, to);
+    }
+}
+
+void V_NAME(kern_attention_finish)(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end)
+{
+    const kern_attention *a = &c->a;
+    const size_t n = a->head_dim, begin = (a->first - kern_cut_base(c)) / V_LANES * V_LANES;
+    for (uint32_t head = head_begin; head < head_end; head++) {
+        const float *e = c->e + head * c->e_stride;
+        vf lanes[ATT_PARTS];
+        for (int p = 0; p < ATT_PARTS; p++) lanes[p] = v_zero();
+        for (size_t i = begin; i <= a->last - kern_cut_base(c); i += V_LANES)
+            lanes[i / V_LANES % ATT_PARTS] = v_add(lanes[i / V_LANES % ATT_PARTS], v_load(e + i));
+        const vf sum = v_set(v_tree(lanes));
+        for (size_t d = 0; d < n; d += V_LANES) {
+            size_t left = n - d < V_LANES ? n - d : V_LANES;
+            vf total = v_zero();
+            for (uint32_t s = 0; s < c->n_segments; s++)
+                total = v_add(total, v_load_n(kern_cut_sums(c, s, head) + d, left));
+            v_store_n(a->out + head * n + d, v_div(total, sum), left);
         }
     }
 }

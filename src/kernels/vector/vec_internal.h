@@ -18,6 +18,11 @@
                              const float *k, const float *v);                                                \
     void kern_attention_##set(const kern_attention *a, uint32_t head_begin, uint32_t head_end,               \
                               void *scratch);                                                                \
+    void kern_attention_scores_##set(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,    \
+                                     uint32_t segment, void *scratch);                                       \
+    void kern_attention_values_##set(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,    \
+                                     uint32_t segment, void *scratch);                                       \
+    void kern_attention_finish_##set(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end);   \
     void kern_glu_##set(kern_glu kind, const float *gate, const float *up, size_t n, float *y);              \
     void kern_add_##set(const float *a, const float *b, size_t n, float *y);                                 \
     void kern_scale_##set(float *x, size_t n, float s);                                                      \
@@ -41,6 +46,9 @@ VEC_DECLARE(neon)
         .rope = kern_rope_##set,                                                                             \
         .kv_store = kern_kv_store_##set,                                                                     \
         .attention = kern_attention_##set,                                                                   \
+        .attention_scores = kern_attention_scores_##set,                                                     \
+        .attention_values = kern_attention_values_##set,                                                     \
+        .attention_finish = kern_attention_finish_##set,                                                     \
         .glu = kern_glu_##set,                                                                               \
         .add = kern_add_##set,                                                                               \
         .scale = kern_scale_##set,                                                                           \
