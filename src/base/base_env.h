@@ -21,7 +21,8 @@ typedef struct base_env {
     void *log_arg;
     base_clock_fn clock_fn; /* NULL: the monotonic clock */
     void *clock_arg;
-    uint32_t remote_timeout_s; /* of requests to servers; 0: 30 */
+    uint32_t remote_timeout_s;  /* of requests to servers; 0: 30 */
+    const char *remote_ca_file; /* certificates that they may have, borrowed; NULL or "": the system's */
 } base_env;
 
 /* Creates an environment whose ledger has no limit yet. Destroy takes NULL. */

@@ -7,10 +7,13 @@
 #include "base_library.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FIRST_BYTES     (UINT64_C(64) << 10)
@@ -43,13 +46,17 @@ enum {
     OPT_ERRORBUFFER = 10010,
     OPT_USERAGENT = 10018,
     OPT_HEADERDATA = 10029,
+    OPT_CAINFO = 10065,
     OPT_WRITEFUNCTION = 20011,
     OPT_HEADERFUNCTION = 20079,
-    INFO_RESPONSE_CODE = 0x200002,
     PROTOCOL_HTTP = 1,
     PROTOCOL_HTTPS = 2,
+    CODE_UNSUPPORTED_PROTOCOL = 1,
     CODE_OPERATION_TIMEDOUT = 28,
     CODE_TOO_MANY_REDIRECTS = 47,
+    CODE_OTHER_HOST = 51, /* 60 since libcurl 7.62 */
+    CODE_NOT_TRUSTED = 60,
+    CODE_CERTIFICATES_UNREADABLE = 77,
     ERROR_BYTES = 256
 };
 
@@ -59,7 +66,6 @@ typedef struct curl_calls {
     curl_handle *(*easy_init)(void);
     int (*easy_setopt)(curl_handle *h, int option, ...);
     int (*easy_perform)(curl_handle *h);
-    int (*easy_getinfo)(curl_handle *h, int info, ...);
     void (*easy_cleanup)(curl_handle *h);
     const char *(*easy_strerror)(int code);
 } curl_calls;
@@ -128,10 +134,10 @@ static weir_status load_curl(base_remote *r, weir_error *err)
         const char *name;
         void *to;
     } calls[] = {
-        {"curl_global_init", &r->curl.global_init},   {"curl_global_cleanup", &r->curl.global_cleanup},
-        {"curl_easy_init", &r->curl.easy_init},       {"curl_easy_setopt", &r->curl.easy_setopt},
-        {"curl_easy_perform", &r->curl.easy_perform}, {"curl_easy_getinfo", &r->curl.easy_getinfo},
-        {"curl_easy_cleanup", &r->curl.easy_cleanup}, {"curl_easy_strerror", &r->curl.easy_strerror},
+        {"curl_global_init", &r->curl.global_init},     {"curl_global_cleanup", &r->curl.global_cleanup},
+        {"curl_easy_init", &r->curl.easy_init},         {"curl_easy_setopt", &r->curl.easy_setopt},
+        {"curl_easy_perform", &r->curl.easy_perform},   {"curl_easy_cleanup", &r->curl.easy_cleanup},
+        {"curl_easy_strerror", &r->curl.easy_strerror},
     };
     weir_status status = base_library_open(r->env, names, &r->library, err);
     if (status == WEIR_ERR_NOT_FOUND)
@@ -318,10 +324,70 @@ static void set_options(base_remote *r)
     set(r->handle, OPT_LOW_SPEED_TIME, timeout_ms(r) / 1000);
     set(r->handle, OPT_USERAGENT, "weir");
     set(r->handle, OPT_ERRORBUFFER, r->error);
+    if (r->env->remote_ca_file != NULL && r->env->remote_ca_file[0] != '\0')
+        set(r->handle, OPT_CAINFO, r->env->remote_ca_file);
     set(r->handle, OPT_HEADERFUNCTION, on_header);
     set(r->handle, OPT_HEADERDATA, r);
     set(r->handle, OPT_WRITEFUNCTION, on_body);
     set(r->handle, OPT_WRITEDATA, r);
+}
+
+/* The transfer without SIGPIPE, which a TLS library below libcurl can raise when the server hangs up. Whether
+ * the process ignores that signal is not for a library to decide, so this thread alone keeps it off. */
+static int transfer(base_remote *r)
+{
+    sigset_t pipe, pending, old;
+    const struct timespec now = {0};
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    bool was_pending = sigismember(&pending, SIGPIPE) == 1;
+    bool blocked = pthread_sigmask(SIG_BLOCK, &pipe, &old) == 0;
+    int code = r->curl.easy_perform(r->handle);
+    if (!blocked) return code;
+    sigpending(&pending);
+    if (!was_pending && sigismember(&pending, SIGPIPE) == 1) {
+        while (sigtimedwait(&pipe, NULL, &now) < 0 && errno == EINTR) {
+        }
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return code;
+}
+
+/* Why libcurl gave up, other than by what our callbacks found. */
+static weir_status check_code(const base_remote *r, int code, weir_error *err)
+{
+    const char *text = r->error[0] != '\0' ? r->error : r->curl.easy_strerror(code);
+    const char *ca_file = r->env->remote_ca_file;
+    if (ca_file == NULL || ca_file[0] == '\0') ca_file = "the system";
+    if (code == CODE_TOO_MANY_REDIRECTS)
+        return base_fail(err, WEIR_ERR_IO, "%s: the server redirects more than %ld times", r->url,
+                         MAX_REDIRECTS);
+    if (code == CODE_UNSUPPORTED_PROTOCOL && r->a.status >= 300 && r->a.status < 400)
+        return base_fail(err, WEIR_ERR_IO,
+                         "%s: the server redirects to an address that is not followed (from https only "
+                         "https is): %.200s; give the address of the file itself",
+                         r->url, text);
+    if (code == CODE_OTHER_HOST || code == CODE_NOT_TRUSTED)
+        return base_fail(
+            err, WEIR_ERR_IO,
+            "%s: the server's certificate is not trusted: %.200s; trusted are the certificates of %s "
+            "(Debian: ca-certificates); setting io.ca_file names a file with others, such as "
+            "those of a company's own servers",
+            r->url, text, ca_file);
+    if (code == CODE_CERTIFICATES_UNREADABLE)
+        return base_fail(
+            err, WEIR_ERR_IO,
+            "%s: the certificates of %s cannot be read: %.200s; install them (Debian: ca-certificates) "
+            "or name a file of them, in PEM form, in setting io.ca_file",
+            r->url, ca_file, text);
+    if (code == CODE_OPERATION_TIMEDOUT)
+        return base_fail(err, WEIR_ERR_IO,
+                         "%s: no answer, or one slower than %ld bytes a second, for too long (setting "
+                         "io.remote_timeout, %ld s): %.200s",
+                         r->url, SLOW_BYTES, timeout_ms(r) / 1000, r->error);
+    return base_fail(err, WEIR_ERR_IO, "%s: the network failed: %.200s; check the address and the connection",
+                     r->url, text);
 }
 
 static weir_status perform(base_remote *r, weir_error *err)
@@ -329,24 +395,12 @@ static weir_status perform(base_remote *r, weir_error *err)
     r->a = (answer){.status = 0};
     r->got = 0;
     r->error[0] = '\0';
-    int code = r->curl.easy_perform(r->handle);
+    int code = transfer(r);
     if (r->a.why.code != WEIR_OK) {
         *err = r->a.why;
         return err->code;
     }
-    if (code == CODE_TOO_MANY_REDIRECTS)
-        return base_fail(err, WEIR_ERR_IO, "%s: the server redirects more than %ld times", r->url,
-                         MAX_REDIRECTS);
-    if (code == CODE_OPERATION_TIMEDOUT)
-        return base_fail(err, WEIR_ERR_IO,
-                         "%s: no answer, or one slower than %ld bytes a second, for too long (setting "
-                         "io.remote_timeout, %ld s): %.200s",
-                         r->url, SLOW_BYTES, timeout_ms(r) / 1000, r->error);
-    if (code != 0)
-        return base_fail(err, WEIR_ERR_IO,
-                         "%s: the network failed: %.200s; check the address and the "
-                         "connection",
-                         r->url, r->error[0] != '\0' ? r->error : r->curl.easy_strerror(code));
+    if (code != 0) return check_code(r, code, err);
     if (!r->a.checked) return check_status(r, r->a.status, err);
     return WEIR_OK;
 }

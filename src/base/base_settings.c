@@ -183,6 +183,13 @@ const char *base_settings_name(size_t i, const char **help)
     return known[i].name;
 }
 
+const char *base_settings_ca_file(const base_settings *s)
+{
+    const char *given = base_settings_get(s, "io.ca_file");
+    if (strcmp(given, "auto") == 0) given = getenv("SSL_CERT_FILE");
+    return given != NULL ? given : "";
+}
+
 char *base_settings_cache_folder(const base_settings *s, weir_error *err)
 {
     const char *given = base_settings_get(s, "cache_folder");

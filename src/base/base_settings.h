@@ -12,6 +12,8 @@
     X("io.direct", "auto", "direct reads: auto, off")                                                        \
     X("io.probe", "auto", "what was measured of storage: auto uses it and measures when needed; off")        \
     X("io.remote_timeout", "30", "seconds that a server may stay silent (plan, inspect of an address)")      \
+    X("io.ca_file", "auto",                                                                                  \
+      "certificates that https servers may have: auto ($SSL_CERT_FILE, or the system's), or a file")         \
     X("cache_folder", "auto", "where measurements are kept: auto ($XDG_CACHE_HOME/weir), off, or a folder")  \
     X("memory.alias_activations", "on", "share arena space between activations: on, off")                    \
     X("memory.weights", "auto", "weights that stay: read, map (shared with other processes), or auto")       \
@@ -54,6 +56,8 @@ const char *base_settings_get(const base_settings *s, const char *name);
 const char *base_settings_source(const base_settings *s, const char *name);
 /* The folder of the setting cache_folder, for base_free; "" where there is none. NULL: *err is filled. */
 char *base_settings_cache_folder(const base_settings *s, weir_error *err);
+/* The file of the setting io.ca_file; "": the system's certificates. Valid until a setting changes. */
+const char *base_settings_ca_file(const base_settings *s);
 weir_status base_settings_set(base_settings *s, const char *name, const char *value, weir_error *err);
 /* Iterates: the i-th name and help, NULL behind the last. */
 const char *base_settings_name(size_t i, const char **help);

@@ -209,7 +209,8 @@ weir_status weir_formula_read(weir_context *c, const char *path, weir_formula *f
     err = rt_error(err, &local);
     fmt_caches found;
     if (!RT_IS(weir_formula, f, err)) return err->code;
-    weir_status s = fmt_caches_read(c->env, path, &found, err);
+    weir_status s = base_path_is_url(path) ? rt_network_set(c, err) : WEIR_OK;
+    if (s == WEIR_OK) s = fmt_caches_read(c->env, path, &found, err);
     if (s != WEIR_OK) return s;
     f->n_caches = found.n;
     for (uint32_t i = 0; i < found.n; i++) {

@@ -187,6 +187,9 @@ weir_status rt_model_is_here(const weir_model *m, weir_error *err);
 /* UNSUPPORTED for a model that was opened for its text only. */
 weir_status rt_model_runs(const weir_model *m, weir_error *err);
 
+/* What the settings say of servers; called before an address is read. */
+weir_status rt_network_set(weir_context *c, weir_error *err);
+
 /* ---- rt_process.c ---- */
 /* Bytes the process holds, or soon will, that no allocation of ours counts: code, libraries, heap slack.
  * Stays the same from call to call while the measured value moves little, so that a plan holds for the load

@@ -20,10 +20,9 @@ static void count_bytes(weir_model *m)
         m->file_bytes = rt_add(m->file_bytes, base_file_size(fmt_model_file(m->file, i)));
 }
 
-/* A run of the file when it is here has no network library in it, so the process is measured before. */
-static weir_status open_network(weir_context *c, weir_error *err)
+weir_status rt_network_set(weir_context *c, weir_error *err)
 {
-    uint64_t bytes, seconds;
+    uint64_t seconds;
     const char *text = base_settings_get(c->settings, "io.remote_timeout");
     char *end;
     errno = 0;
@@ -32,7 +31,16 @@ static weir_status open_network(weir_context *c, weir_error *err)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "setting io.remote_timeout is \"%.60s\": wanted 1 to 3600 seconds", text);
     c->env->remote_timeout_s = (uint32_t)seconds;
-    weir_status status = rt_process_bytes(c, &bytes, err);
+    c->env->remote_ca_file = base_settings_ca_file(c->settings);
+    return WEIR_OK;
+}
+
+/* A run of the file when it is here has no network library in it, so the process is measured before. */
+static weir_status open_network(weir_context *c, weir_error *err)
+{
+    uint64_t bytes;
+    weir_status status = rt_network_set(c, err);
+    if (status == WEIR_OK) status = rt_process_bytes(c, &bytes, err);
     if (status == WEIR_OK) c->process_is_fixed = true;
     return status;
 }

@@ -1,6 +1,7 @@
 # A server for tests/cli/remote.sh: files by ranges, and every way of doing it wrong. The first part of a path says which.
-# usage: range_server.py FOLDER LOG; prints its port. LOG gets the number of body bytes of each answer.
-import http.server, os, re, sys, time
+# usage: range_server.py FOLDER LOG [CERTIFICATE KEY]; prints its port, of https where there is a certificate. LOG gets the number of body
+# bytes of each answer.
+import http.server, os, re, ssl, sys, time
 
 folder, log = sys.argv[1], open(sys.argv[2], "a", buffering=1)
 seen = {}
@@ -29,6 +30,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(302, [("Location", to)], b"elsewhere")
         if mode == "loop":
             return self.answer(302, [("Location", self.path)])
+        if mode == "jump":  # jump/SCHEME/PORT/...: to a server elsewhere
+            scheme, port, rest = rest.split("/", 2)
+            return self.answer(302, [("Location", "%s://localhost:%s/%s" % (scheme, port, rest))])
         if mode == "away":
             return self.answer(302, [("Location", "file:///etc/passwd")])
         if mode in ("forbidden", "broken"):
@@ -91,11 +95,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def handle(self):
         try:
             super().handle()
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
             pass
 
 
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 server.daemon_threads = True
+if len(sys.argv) > 3:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(sys.argv[3], sys.argv[4])
+    # The handshake is left to the thread of a connection, so that a client that refuses ends nobody else's.
+    server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
 print(server.server_port, flush=True)
 server.serve_forever()

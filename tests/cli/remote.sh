@@ -22,13 +22,19 @@ cp "$tmp/m.gguf" "$tmp/files/m.gguf"
 # a header whose array ends far behind any header's length
 printf 'GGUF\003\000\000\000\001\000\000\000\000\000\000\000\001\000\000\000\000\000\000\000\001\000\000\000\000\000\000\000x\011\000\000\000\000\000\000\000\000\000\000\000\000\001\000\000' >"$tmp/files/endless.gguf"
 head -c 200000 /dev/zero >>"$tmp/files/endless.gguf"
-python3 "$here/range_server.py" "$tmp/files" "$tmp/log" >"$tmp/port" 2>/dev/null &
-server=$!
-trap 'kill $server 2>/dev/null; rm -rf "$tmp"' EXIT
-tries=0
-while [ ! -s "$tmp/port" ] && [ $tries -lt 100 ]; do tries=$((tries + 1)); sleep 0.1; done
+servers=
+trap 'kill $servers 2>/dev/null; rm -rf "$tmp"' EXIT
+# serve PORT_FILE [CERTIFICATE KEY]
+serve() {
+    out=$1
+    shift
+    python3 "$here/range_server.py" "$tmp/files" "$tmp/log" "$@" >"$out" 2>/dev/null &
+    servers="$servers $!" tries=0
+    while [ ! -s "$out" ] && [ $tries -lt 100 ]; do tries=$((tries + 1)); sleep 0.1; done
+}
+serve "$tmp/port"
 base=http://127.0.0.1:$(cat "$tmp/port")
-unset http_proxy HTTP_PROXY all_proxy ALL_PROXY
+unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY SSL_CERT_FILE
 plan="$weir plan --mem 9MiB --ctx 64 --no-rates --json --set memory.process=3MiB --set io.remote_timeout=2 --set io.probe=off"
 
 # ---- what works
@@ -74,7 +80,7 @@ refused forbidden/m.gguf "wants a login or refuses (status 403)"
 refused broken/m.gguf "status 500"
 refused loop/m.gguf "redirects more than 5 times"
 refused redirect/6/m.gguf "redirects more than 5 times"
-refused away/m.gguf "the network failed"
+refused away/m.gguf "redirects to an address that is not followed"
 refused other/m.gguf "another range"
 refused longer/m.gguf "another range"
 refused unsaid/m.gguf "another range"
@@ -83,6 +89,7 @@ refused grows/m.gguf "changed between two requests"
 refused tags/m.gguf "changed between two requests"
 refused headers/m.gguf "headers are longer"
 refused short/m.gguf "the network failed"
+refused more/m.gguf "sends more than the"
 refused silent/m.gguf "io.remote_timeout"
 refused slow/m.gguf "io.remote_timeout"
 refused ok/endless.gguf "incomplete"
@@ -94,6 +101,59 @@ for bad in "http://" "http://user:pw@127.0.0.1/m.gguf" "http://127.0.0.1/a b.ggu
 done
 "$weir" plan "$base/ok/m.gguf" --mem 6MiB --set io.remote_timeout=0 >/dev/null 2>"$tmp/err"
 check "a timeout that is none: exit 2" '[ $? = 2 ] && grep -q "io.remote_timeout" "$tmp/err"'
+
+# ---- https
+# sign NAME SUBJECT_ALT_NAME [OPENSSL ARGS]: a key and a certificate of the authority
+sign() {
+    out=$tmp/$1
+    printf 'subjectAltName = %s\n' "$2" >"$out.ext"
+    shift 2
+    openssl req -newkey rsa:2048 -nodes -keyout "$out.key" -subj /CN=server -out "$out.csr" 2>/dev/null &&
+        openssl x509 -req -in "$out.csr" -CA "$tmp/ca.pem" -CAkey "$tmp/ca.key" -CAcreateserial -days 2 -extfile "$out.ext" "$@" -out "$out.pem" 2>/dev/null
+}
+if ! command -v openssl >/dev/null; then
+    skip "models on an https server" "openssl is missing"
+elif ! openssl req -x509 -newkey rsa:2048 -nodes -keyout "$tmp/ca.key" -subj "/CN=weir test" -days 2 -out "$tmp/ca.pem" 2>/dev/null ||
+    ! sign good DNS:localhost || ! sign wrong DNS:elsewhere.invalid; then
+    no "certificates could not be made"
+else
+    serve "$tmp/tls" "$tmp/good.pem" "$tmp/good.key"
+    serve "$tmp/tls2" "$tmp/wrong.pem" "$tmp/wrong.key"
+    plain=$base tls=$(cat "$tmp/tls") base=https://localhost:$(cat "$tmp/tls")
+    refused ok/m.gguf "certificate is not trusted: .*the certificates of the system.*io.ca_file"
+    bare=$plan plan="$plan --set io.ca_file=$tmp/ca.pem"
+    for how in ok/m.gguf redirect/3/m.gguf pieces/m.gguf "jump/https/$tls/ok/m.gguf"; do
+        $plan "$base/$how" >"$tmp/there" 2>"$tmp/err"
+        check "https, plan of $how, its authority in io.ca_file" '[ $? = 0 ] && same "$tmp/a" "$tmp/there"'
+    done
+    SSL_CERT_FILE=$tmp/ca.pem $bare "$base/ok/m.gguf" >"$tmp/there" 2>"$tmp/err"
+    check "https, its authority in SSL_CERT_FILE" '[ $? = 0 ] && same "$tmp/a" "$tmp/there"'
+    WEIR_IO_CA_FILE=$tmp/ca.pem "$weir" plan --formula "$base/ok/m.gguf" --ctx 512 --json >"$tmp/there" 2>"$tmp/err"
+    check "https, plan --formula" '[ "$(field kv_bytes "$tmp/there")" = $((3 * 2 * 2 * 64 * 2 * 512)) ]'
+    $plan "$plain/jump/https/$tls/ok/m.gguf" >"$tmp/there" 2>"$tmp/err"
+    check "a redirect from http to https is followed" '[ $? = 0 ] && same "$tmp/a" "$tmp/there"'
+    refused "jump/http/${plain##*:}/ok/m.gguf" "redirects to an address that is not followed (from https only https is)"
+    refused plain/m.gguf "no ranges"
+    refused longer/m.gguf "another range"
+    refused short/m.gguf "the network failed"
+    refused more/m.gguf "sends more than the"
+    refused silent/m.gguf "io.remote_timeout"
+    base=https://127.0.0.1:$tls
+    refused ok/m.gguf "certificate is not trusted: .*ca.pem"
+    base=https://localhost:$(cat "$tmp/tls2")
+    refused ok/m.gguf "certificate is not trusted: .*ca.pem"
+    base=https://localhost:${plain##*:}
+    refused ok/m.gguf "the network failed"
+    base=http://localhost:$tls
+    refused ok/m.gguf "network failed\|status"
+    base=https://localhost:$tls
+    for file in "$tmp/none.pem" "$tmp/m.gguf"; do
+        $bare --set io.ca_file="$file" "$base/ok/m.gguf" >"$tmp/out" 2>"$tmp/err"
+        rc=$?
+        check "io.ca_file=${file##*/}, which holds no certificates: exit 1, named" '[ $rc = 1 ] && [ ! -s "$tmp/out" ] && grep -q "${file##*/} cannot be read.*io.ca_file" "$tmp/err"'
+    done
+    base=$plain plan=$bare
+fi
 
 # ---- weights stay where they are
 for command in "run -p x -m" "bench" "verify" "pack"; do
