@@ -98,6 +98,8 @@ bool base_fault_slow(base_env *env, base_fault_site site, base_fault_rule *fired
     pthread_mutex_unlock(&f->lock);
     if (!fires) return false;
     base_sleep(rule.delay_ms / 1000.0);
+    if (rule.hold != NULL) rule.hold(rule.hold_arg);
+    if (rule.passes) return false;
     if (fired != NULL) *fired = rule;
     return true;
 }

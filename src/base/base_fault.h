@@ -37,6 +37,11 @@ typedef struct base_fault_rule {
     int64_t length;  /* >= 0: a read of this many bytes instead of an error */
     int64_t missing; /* > 0: a read that ends so many bytes early */
     uint32_t delay_ms;
+    /* For tests of what others can do meanwhile: called where the rule fires, after the delay; may be NULL.
+     */
+    void (*hold)(void *arg);
+    void *hold_arg;
+    bool passes; /* nothing fails: only delay and hold */
 } base_fault_rule;
 
 const char *base_fault_text(base_fault_site site);
@@ -48,7 +53,8 @@ weir_status base_fault_count_on(base_env *env, weir_error *err);
 uint64_t base_fault_count(const base_env *env, base_fault_site site);
 void base_fault_clear(base_env *env);
 
-/* True when this passage must fail; *fired (may be NULL) gets the rule. Sleeps the rule's delay. */
+/* True when this passage must fail; *fired (may be NULL) gets the rule. Sleeps the rule's delay, calls its
+ * hold. */
 bool base_fault_slow(base_env *env, base_fault_site site, base_fault_rule *fired);
 static inline bool base_fault(base_env *env, base_fault_site site, base_fault_rule *fired)
 {

@@ -87,7 +87,10 @@ typedef struct dev_op {
  * Streams: what is given to one stream happens in order; streams happen beside each other. `run` and
  * `launch` go to DEV_STREAM_COMPUTE. Every call returns at once; a ticket stands for all that its stream was
  * given so far. An error of a stream comes from the next call that syncs with it, and stays until
- * `recover`. */
+ * `recover`.
+ *
+ * Threads: run, launch, reserve_workspace, recover and destroy are called by one thread at a time; all else
+ * of this table may be called by others meanwhile. */
 #define DEV_STREAM_COMPUTE 0u
 #define DEV_STREAM_COPY    1u /* the first of the copy streams */
 #define DEV_MAX_STREAMS    5u

@@ -52,6 +52,7 @@ void mem_mgr_calibration_load(mem_manager *m)
     if (base_file_slurp(m->env, m->calibration_file, FILE_MAX_BYTES, &text, &len, NULL) != WEIR_OK) return;
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
     base_free(m->env, text);
+    base_lock_enter(m->tier->lock);
     if (json_integer_value(json_object_get(root, "version")) == VERSION) {
         json_object_foreach(json_object_get(root, "ratios"), key, value)
         {
@@ -59,13 +60,13 @@ void mem_mgr_calibration_load(mem_manager *m)
             if (ratio > 1 && ratio <= MOST) remember(m->tier, key, ratio);
         }
     }
+    base_lock_leave(m->tier->lock);
     json_decref(root);
 }
 
-static weir_status save(mem_manager *m, weir_error *err)
+/* The file's text, of jansson's memory; NULL: no memory. */
+static char *text_of(const mgr_tier *t)
 {
-    const mgr_tier *t = m->tier;
-    base_writer *w;
     json_t *root = json_object(), *ratios = json_object();
     char *text = NULL;
     int bad = root == NULL || ratios == NULL;
@@ -76,6 +77,12 @@ static weir_status save(mem_manager *m, weir_error *err)
     if (!bad) text = json_dumps(root, JSON_INDENT(1) | JSON_SORT_KEYS);
     json_decref(ratios);
     json_decref(root);
+    return text;
+}
+
+static weir_status save(const mem_manager *m, const char *text, weir_error *err)
+{
+    base_writer *w;
     if (text == NULL) return base_fail(err, WEIR_ERR_OUT_OF_MEMORY, "no memory for the calibration file");
     weir_status status = base_writer_create(m->env, m->calibration_file, &w, err);
     if (status == WEIR_OK) {
@@ -83,21 +90,34 @@ static weir_status save(mem_manager *m, weir_error *err)
         if (status == WEIR_OK) status = base_writer_commit(w, err);
         base_writer_destroy(w);
     }
-    json_free_t give_back;
-    json_get_alloc_funcs(NULL, &give_back);
-    give_back(text);
     return status;
 }
 
-void mem_mgr_calibrated(mem_handle *h, double ratio)
+void mem_mgr_calibration_save(mem_manager *m)
+{
+    mgr_tier *t = m->tier;
+    weir_error err;
+    json_free_t give_back;
+    json_get_alloc_funcs(NULL, &give_back);
+    base_lock_enter(t->lock);
+    while (t->saving) base_lock_wait(t->lock, 1);
+    t->saving = true;
+    char *text = text_of(t);
+    base_lock_leave(t->lock);
+    if (save(m, text, &err) != WEIR_OK)
+        base_log(m->env, BASE_LOG_WARN, "what was measured is kept until the end only: %s", err.message);
+    if (text != NULL) give_back(text);
+    base_lock_enter(t->lock);
+    t->saving = false;
+    base_lock_wake(t->lock);
+    base_lock_leave(t->lock);
+}
+
+bool mem_mgr_calibrated(mem_handle *h, double ratio)
 {
     mem_manager *m = h->m;
     char key[2 * MEM_NAME_BYTES];
-    weir_error err;
     h->calibration = ratio;
     snprintf(key, sizeof key, "%s:%s", h->engine, h->component);
-    if (remember(m->tier, key, ratio) == NULL || m->calibration_file[0] == '\0') return;
-    if (save(m, &err) != WEIR_OK)
-        base_log(m->env, BASE_LOG_WARN, "what was measured of %s is kept until the end: %s", key,
-                 err.message);
+    return remember(m->tier, key, ratio) != NULL && m->calibration_file[0] != '\0';
 }

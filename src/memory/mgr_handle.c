@@ -265,10 +265,8 @@ void mem_handle_destroy(mem_handle *h)
     if (h == NULL) return;
     mem_manager *m = h->m;
     base_lock_enter(m->tier->lock);
-    if (m->mem != NULL && h->sealed) {
-        mem_mgr_quiet(m);
-        mem_mgr_move_off(h, false); /* R6.2 */
-    }
+    while (h->leaving) base_lock_wait(m->tier->lock, 1);
+    if (m->mem != NULL && h->sealed) mem_mgr_move_off(h, false); /* R6.2 */
     mem_handle **at = &m->handles;
     while (*at != h) at = &(*at)->next;
     *at = h->next;
@@ -291,19 +289,17 @@ weir_status mem_handle_unload(mem_handle *h, bool host, weir_error *err)
 {
     weir_status status = WEIR_OK;
     base_lock_enter(h->m->tier->lock);
+    while (h->leaving) base_lock_wait(h->m->tier->lock, 1);
     if (h->user != NULL) {
         status = base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s:%s is used by request %s", h->engine,
                            h->component, h->user->name);
     } else {
-        if (h->m->mem != NULL && h->sealed) {
-            mem_mgr_quiet(h->m);
-            if (!mem_mgr_move_off(h, true))
-                status = base_fail(
-                    err, WEIR_ERR_DEVICE,
-                    "%s:%s stays on the device, since what was computed there could not be copied back; "
-                    "try again, or destroy it",
-                    h->engine, h->component);
-        }
+        if (h->m->mem != NULL && h->sealed && !mem_mgr_move_off(h, true))
+            status = base_fail(
+                err, WEIR_ERR_DEVICE,
+                "%s:%s stays on the device, since what was computed there could not be copied back; "
+                "try again, or destroy it",
+                h->engine, h->component);
         host = host && status == WEIR_OK;
         if (host && h->sealed) mem_mgr_host_release(h);
         if (host && h->ram != NULL) {
@@ -326,13 +322,13 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
     weir_status status = check_source(h, w->name, source, err);
     if (status != WEIR_OK) return status;
     base_lock_enter(h->m->tier->lock);
+    while (h->leaving) base_lock_wait(h->m->tier->lock, 1);
     if (h->user != NULL) {
         status = base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%s:%s, weight %s: request %s uses it", h->engine,
                            h->component, w->name, h->user->name);
     } else {
         /* What is on the device or was read into RAM is stale: it is loaded anew with the next phase. */
         if (h->m->mem != NULL) {
-            mem_mgr_quiet(h->m);
             mem_mgr_drop_slots(h);
             if (w->unit <= h->n_units && !mem_mgr_drop_unit(h, w->unit, true)) {
                 status = base_fail(err, WEIR_ERR_DEVICE,

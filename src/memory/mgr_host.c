@@ -90,7 +90,6 @@ void mem_mgr_unpin(mem_manager *m, mgr_weight *w)
     mgr_pin *pin = find_pin(m, storage_of(w, &bytes));
     w->pinned = false;
     if (pin == NULL || --pin->n_uses != 0) return;
-    mem_mgr_quiet(m);
     m->mem->pin_unregister(m->device, pin->host);
     m->tier->pinned_bytes -= pin->bytes;
     *pin = m->pins[--m->n_pins];
@@ -142,7 +141,6 @@ static bool allocate(mem_manager *m, mgr_unit *u, bool pageable)
 static void free_image(mem_manager *m, mgr_unit *u)
 {
     if (u->image_pinned) {
-        mem_mgr_quiet(m); /* copies may be on their way */
         m->mem->pin_free(m->device, u->image, u->image_bytes);
         base_ledger_release(m->env, BASE_TAG_PINNED, u->image_bytes);
         m->tier->pinned_bytes -= u->image_bytes;
@@ -159,9 +157,9 @@ void mem_mgr_drop_image(mem_handle *h, uint32_t unit)
     if (h->units[unit].image != NULL) free_image(h->m, &h->units[unit]);
 }
 
-static bool fill_image(mem_handle *h, uint32_t unit, mem_request *r)
+/* Without the lock: the handle is its phase's, and images go only from what is idle or whole. */
+static bool read_image(const mem_handle *h, uint32_t unit, const mem_request *r, uint64_t *read_bytes)
 {
-    double began = base_now(h->m->env);
     for (uint32_t i = 0; i < h->n_weights; i++) {
         const mgr_weight *w = &h->weights[i];
         if (w->unit != unit || !w->in_image) continue;
@@ -173,10 +171,22 @@ static bool fill_image(mem_handle *h, uint32_t unit, mem_request *r)
         }
         if (base_file_read(w->source.file, w->source.offset, to, w->source.bytes, NULL) != WEIR_OK)
             return false;
-        if (r != NULL) r->report.read_bytes += w->source.bytes;
+        *read_bytes += w->source.bytes;
     }
-    if (r != NULL) r->report.host_wait_s += base_now(h->m->env) - began;
     return true;
+}
+
+static bool fill_image(mem_handle *h, uint32_t unit, mem_request *r)
+{
+    uint64_t read_bytes = 0;
+    base_lock_leave(h->m->tier->lock);
+    double began = base_now(h->m->env);
+    bool done = read_image(h, unit, r, &read_bytes);
+    double took = base_now(h->m->env) - began;
+    base_lock_enter(h->m->tier->lock);
+    if (r != NULL) r->report.read_bytes += read_bytes;
+    if (r != NULL) r->report.host_wait_s += took;
+    return done;
 }
 
 void mem_mgr_host_prepare(mem_handle *h, mem_request *r)
@@ -214,7 +224,7 @@ static mem_handle *oldest(const mgr_tier *t, bool of_whole)
     for (mem_manager *m = t->managers; m != NULL; m = m->next) {
         for (mem_handle *h = m->handles; h != NULL; h = h->next) {
             bool has = false, may = of_whole ? h->sealed && mem_mgr_is_whole(h)
-                                             : h->user == NULL && !mem_mgr_is_pinned_model(h);
+                                             : !mem_mgr_is_taken(h) && !mem_mgr_is_pinned_model(h);
             for (uint32_t i = 0; h->sealed && i <= h->n_units; i++) has |= h->units[i].image != NULL;
             if (has && may && (found == NULL || h->used < found->used)) found = h;
         }
@@ -231,10 +241,7 @@ void mem_mgr_ram_pressure(mem_manager *m)
         while (mem_mgr_ram_free(m) < t->ram_reserve_bytes && (h = oldest(t, pass == 0)) != NULL) {
             base_log(m->env, BASE_LOG_INFO, "%s:%s: its copies in RAM go, less than the reserve is free",
                      h->engine, h->component);
-            if (pass == 1) {
-                mem_mgr_quiet(h->m);
-                mem_mgr_move_off(h, true);
-            }
+            if (pass == 1) mem_mgr_move_off(h, true);
             for (uint32_t i = 0; i <= h->n_units; i++) mem_mgr_drop_image(h, i);
         }
     }

@@ -39,6 +39,7 @@ typedef struct mgr_tier {
         double ratio;
     } * ratios; /* MGR_MAX_RATIOS of them */
     uint32_t n_ratios;
+    bool saving; /* somebody writes the calibration file, without the lock */
 } mgr_tier;
 
 typedef struct mgr_kept {
@@ -72,6 +73,7 @@ struct mem_manager {
     uint8_t *stage; /* two halves of MGR_STAGE_BYTES, pinned where that was to be had; NULL until needed */
     bool stage_pinned;
     dev_ticket stage_ticket[2];
+    bool stage_busy[2]; /* somebody reads into it, without the lock */
     uint32_t stage_next;
 };
 
@@ -129,6 +131,7 @@ struct mem_handle {
     uint64_t slot_bytes, wanted_slot_bytes;
     uint64_t cap_bytes; /* R8.1; UINT64_MAX: none */
     mem_request *user;  /* the request whose phase uses it */
+    bool leaving;       /* what was computed is being copied back, without the lock: as good as used */
     uint64_t used;      /* when last */
     uint32_t last_unit;
     uint64_t streamed_bytes;
@@ -148,6 +151,7 @@ typedef struct mgr_block {
 typedef struct mgr_part { /* of a phase, on one manager */
     mem_manager *m;
     uint64_t estimate, working, live, peak, free_bytes, need, budget;
+    uint64_t held;       /* live, and what was given back and waits to be used again */
     uint64_t n_failures; /* of the manager, when the phase began */
     double calibration;
 } mgr_part;
@@ -156,6 +160,8 @@ struct mem_phase {
     mem_request *r;
     char name[MEM_NAME_BYTES];
     mem_handle *handles[MEM_PHASE_HANDLES];
+    uint64_t budgets[MEM_PHASE_HANDLES];  /* that it was placed with */
+    uint64_t together[MEM_PHASE_HANDLES]; /* what it shared with others of its device; 0: alone */
     uint32_t n_handles;
     mgr_part parts[MGR_MANAGERS];
     uint32_t n_parts;
@@ -187,8 +193,13 @@ weir_status mem_mgr_alloc(mem_manager *m, base_device_tag tag, uint64_t bytes, c
                           mem_request *r, const mem_phase *p, void **out, weir_error *err);
 void mem_mgr_free(mem_manager *m, base_device_tag tag, uint64_t bytes, void *address);
 bool mem_mgr_lists(const mem_phase *p, const mem_handle *h);
-/* Waits until nothing of the device is on its way; the device forgets errors, n_failures counts them. */
+/* Waits, with the lock, until nothing of the device is on its way; the device forgets errors, n_failures
+ * counts them. For what failed: a handle that no phase uses has nothing on its way. */
 void mem_mgr_quiet(mem_manager *m);
+/* Waits for t with the lock given back meanwhile. */
+weir_status mem_mgr_sync(mem_manager *m, dev_ticket t, weir_error *err);
+/* Whether a phase, or its own way off the device, keeps a handle from all others. */
+bool mem_mgr_is_taken(const mem_handle *h);
 /* DEVICE where a stream has failed since the phase began, whoever met it. */
 weir_status mem_mgr_check_failures(const mem_phase *p, const mgr_part *part, weir_error *err);
 weir_status mem_mgr_cancelled(const mem_request *r, weir_error *err);
@@ -202,12 +213,18 @@ uint64_t mem_mgr_held(const mem_handle *h);
 bool mem_mgr_is_whole(const mem_handle *h);
 
 /* mgr_load.c */
+/* Blocks and slots for a budget; nothing is copied into them yet, and the lock is kept. */
 weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const mem_phase *p,
                           weir_error *err);
+/* Fills the blocks; the lock is given back while it waits. */
+weir_status mem_mgr_load(mem_handle *h, mem_request *r, weir_error *err);
+/* After a failure: blocks without bytes and all slots go. copying: copies may be on their way. */
+void mem_mgr_drop_unfilled(mem_handle *h, bool copying);
 weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t stream, mem_request *r,
                          dev_ticket *done, weir_error *err);
-weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err);
-/* keep_changes: what compute changed is copied back before; false where that failed, and the unit stays. */
+weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err); /* the lock is given back while it reads */
+/* keep_changes: what compute changed is copied back before, with the lock given back and the handle
+ * `leaving`; false where that failed, and the unit stays. */
 bool mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool keep_changes);
 void mem_mgr_drop_slots(mem_handle *h);
 bool mem_mgr_move_off(mem_handle *h, bool keep_changes); /* likewise */
@@ -226,9 +243,11 @@ bool mem_mgr_pin_room(const mem_manager *m, uint64_t bytes);
 bool mem_mgr_is_pinned_model(const mem_handle *h);
 
 /* mgr_calibrate.c */
-void mem_mgr_calibration_load(mem_manager *m);
+void mem_mgr_calibration_load(mem_manager *m); /* without the lock */
 double mem_mgr_calibration(const mem_manager *m, const char *engine, const char *component);
-void mem_mgr_calibrated(mem_handle *h, double ratio); /* keeps it, also in the file */
+/* Keeps it; true where the file should have it too. */
+bool mem_mgr_calibrated(mem_handle *h, double ratio);
+void mem_mgr_calibration_save(mem_manager *m); /* without the lock */
 
 /* mgr_work.c */
 void mem_mgr_free_blocks(mem_phase *p);

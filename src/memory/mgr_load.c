@@ -25,33 +25,64 @@ static weir_status stage_open(mem_manager *m, weir_error *err)
     return WEIR_OK;
 }
 
+/* A half of the staging that nobody else reads into. */
+static weir_status stage_take(mem_manager *m, const mem_request *r, uint32_t *half, weir_error *err)
+{
+    for (;;) {
+        if (mem_mgr_cancelled(r, err) != WEIR_OK) return WEIR_ERR_CANCELLED;
+        *half = m->stage_next % 2;
+        if (m->stage_busy[*half]) *half ^= 1;
+        if (!m->stage_busy[*half]) break;
+        base_lock_wait(m->tier->lock, 1);
+    }
+    m->stage_next = *half + 1;
+    m->stage_busy[*half] = true;
+    return WEIR_OK;
+}
+
+/* What fails once is read once more (X5). */
+static weir_status read_twice(base_file *file, uint64_t offset, void *buf, uint64_t n, weir_error *err)
+{
+    if (base_file_read(file, offset, buf, n, err) == WEIR_OK) return WEIR_OK;
+    return base_file_read(file, offset, buf, n, err);
+}
+
+/* One piece of a file; what takes time happens without the lock. */
+static weir_status upload_piece(mem_manager *m, const mem_handle_weight *w, uint64_t at, uint8_t *dst,
+                                uint32_t stream, mem_request *r, dev_ticket *done, weir_error *err)
+{
+    uint64_t n = base_min(MGR_STAGE_BYTES, w->bytes - at);
+    uint32_t half;
+    weir_status status = stage_take(m, r, &half, err);
+    if (status != WEIR_OK) return status;
+    uint8_t *buf = m->stage + half * MGR_STAGE_BYTES;
+    dev_ticket ticket = m->stage_ticket[half];
+    base_lock_leave(m->tier->lock);
+    double begin = base_now(m->env);
+    status = m->mem->sync(m->device, ticket, err);
+    if (status == WEIR_OK) status = read_twice(w->file, w->offset + at, buf, n, err);
+    if (status == WEIR_OK) status = m->mem->upload(m->device, stream, dst + at, buf, n, &ticket, err);
+    double took = base_now(m->env) - begin;
+    base_lock_enter(m->tier->lock);
+    m->stage_busy[half] = false;
+    base_lock_wake(m->tier->lock);
+    if (status != WEIR_OK) return status;
+    *done = m->stage_ticket[half] = ticket;
+    if (r != NULL) {
+        r->report.read_bytes += n;
+        r->report.host_wait_s += took;
+    }
+    return WEIR_OK;
+}
+
 /* A range of a file through the two halves of the staging, one read while the other is copied. */
 static weir_status upload_file(mem_handle *h, const mgr_weight *w, uint8_t *dst, uint32_t stream,
                                mem_request *r, dev_ticket *done, weir_error *err)
 {
     mem_manager *m = h->m;
     weir_status status = stage_open(m, err);
-    for (uint64_t at = 0; at < w->source.bytes && status == WEIR_OK;) {
-        uint64_t n = base_min(MGR_STAGE_BYTES, w->source.bytes - at);
-        uint32_t half = m->stage_next++ % 2;
-        uint8_t *buf = m->stage + half * MGR_STAGE_BYTES;
-        if (mem_mgr_cancelled(r, err) != WEIR_OK) return WEIR_ERR_CANCELLED;
-        double begin = base_now(m->env);
-        status = m->mem->sync(m->device, m->stage_ticket[half], err);
-        if (status != WEIR_OK) return status;
-        /* What fails once is read once more (X5). */
-        if (base_file_read(w->source.file, w->source.offset + at, buf, n, err) != WEIR_OK)
-            status = base_file_read(w->source.file, w->source.offset + at, buf, n, err);
-        if (status == WEIR_OK)
-            status = m->mem->upload(m->device, stream, dst + at, buf, n, &m->stage_ticket[half], err);
-        if (status != WEIR_OK) break;
-        *done = m->stage_ticket[half];
-        at += n;
-        if (r != NULL) {
-            r->report.read_bytes += n;
-            r->report.host_wait_s += base_now(m->env) - begin;
-        }
-    }
+    for (uint64_t at = 0; at < w->source.bytes && status == WEIR_OK; at += MGR_STAGE_BYTES)
+        status = upload_piece(m, &w->source, at, dst, stream, r, done, err);
     if (status != WEIR_OK)
         return base_fail_context(err, status, "%s:%s, weight %s", h->engine, h->component, w->name);
     return WEIR_OK;
@@ -68,10 +99,14 @@ weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t 
         if (status != WEIR_OK) return status;
         const uint8_t *from =
             h->units[unit].image != NULL && w->in_image ? h->units[unit].image + w->image_at : w->source.host;
-        if (from == NULL)
+        if (from == NULL) {
             status = upload_file(h, w, block + w->at, stream, r, done, err);
-        else
+        } else {
+            /* From memory that is not pinned this takes as long as the copy. */
+            base_lock_leave(m->tier->lock);
             status = m->mem->upload(m->device, stream, block + w->at, from, w->source.bytes, done, err);
+            base_lock_enter(m->tier->lock);
+        }
         if (status != WEIR_OK) return status;
     }
     return WEIR_OK;
@@ -81,17 +116,33 @@ weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t 
 static weir_status copy_back(mem_handle *h, uint32_t unit, weir_error *err)
 {
     mem_manager *m = h->m;
-    for (uint32_t i = 0; i < h->n_weights; i++) {
+    bool nothing = true;
+    dev_ticket before;
+    for (uint32_t i = 0; i < h->n_weights; i++)
+        nothing &= h->weights[i].unit != unit || !h->weights[i].source.changes;
+    if (nothing) return WEIR_OK;
+    h->leaving = true;
+    /* What failed before is not this copy's failure. */
+    weir_status status = m->mem->mark(m->device, DEV_STREAM_COMPUTE, &before, err);
+    if (status == WEIR_OK) status = mem_mgr_sync(m, before, err);
+    if (status != WEIR_OK) mem_mgr_quiet(m);
+    status = WEIR_OK;
+    uint64_t failures = m->n_failures;
+    base_lock_leave(m->tier->lock);
+    for (uint32_t i = 0; i < h->n_weights && status == WEIR_OK; i++) {
         mgr_weight *w = &h->weights[i];
         dev_ticket t;
         if (w->unit != unit || !w->source.changes || w->source.host == NULL) continue;
-        weir_status status =
-            m->mem->download(m->device, DEV_STREAM_COMPUTE, w->source.host,
-                             (uint8_t *)h->units[unit].block + w->at, w->source.bytes, &t, err);
+        status = m->mem->download(m->device, DEV_STREAM_COMPUTE, w->source.host,
+                                  (uint8_t *)h->units[unit].block + w->at, w->source.bytes, &t, err);
         if (status == WEIR_OK) status = m->mem->sync(m->device, t, err);
-        if (status != WEIR_OK) return status;
     }
-    return WEIR_OK;
+    base_lock_enter(m->tier->lock);
+    h->leaving = false;
+    base_lock_wake(m->tier->lock);
+    if (status == WEIR_OK && failures != m->n_failures)
+        status = base_fail(err, WEIR_ERR_DEVICE, "the device failed meanwhile");
+    return status;
 }
 
 bool mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool keep_changes)
@@ -137,11 +188,7 @@ bool mem_mgr_move_off(mem_handle *h, bool keep_changes)
 static weir_status allocate(mem_handle *h, mem_request *r, const mem_phase *p, weir_error *err)
 {
     mem_manager *m = h->m;
-    bool other_slots = h->n_slots != h->n_wanted_slots || h->slot_bytes != h->wanted_slot_bytes;
-    bool drops = other_slots && h->n_slots != 0;
-    for (uint32_t i = 0; i < h->n_units; i++) drops |= h->units[i].block != NULL && !h->units[i].wanted;
-    if (drops) mem_mgr_quiet(m);
-    if (other_slots) mem_mgr_drop_slots(h);
+    if (h->n_slots != h->n_wanted_slots || h->slot_bytes != h->wanted_slot_bytes) mem_mgr_drop_slots(h);
     for (uint32_t i = h->n_units; i-- > 0;)
         if (!h->units[i].wanted) mem_mgr_drop_unit(h, i, true);
     mgr_unit *fixed = &h->units[h->n_units];
@@ -164,19 +211,31 @@ static weir_status allocate(mem_handle *h, mem_request *r, const mem_phase *p, w
     return status;
 }
 
-static weir_status fill_all(mem_handle *h, mem_request *r, weir_error *err)
+/* A unit's block, with its bytes there. */
+static weir_status fill_block(mem_handle *h, uint32_t unit, mem_request *r, weir_error *err)
 {
     mem_manager *m = h->m;
     dev_ticket done = {0};
+    uint64_t failures = m->n_failures;
+    weir_status status = mem_mgr_fill(h, unit, h->units[unit].block, COPY_STREAM, r, &done, err);
+    if (status == WEIR_OK) status = mem_mgr_sync(m, done, err);
+    /* Another job may have met a failure, and made the device forget it. */
+    if (status == WEIR_OK && failures != m->n_failures)
+        status = base_fail(err, WEIR_ERR_DEVICE, "the device failed while %s:%s was loaded", h->engine,
+                           h->component);
+    return status;
+}
+
+static weir_status fill_all(mem_handle *h, mem_request *r, weir_error *err)
+{
     for (uint32_t i = 0; i <= h->n_units; i++) {
         mgr_unit *u = &h->units[i];
         if (u->block == NULL || u->filled) continue;
-        weir_status status = mem_mgr_fill(h, i, u->block, COPY_STREAM, r, &done, err);
-        if (status == WEIR_ERR_DEVICE) { /* nothing of a phase is on its way yet: once more */
-            mem_mgr_quiet(m);
-            status = mem_mgr_fill(h, i, u->block, COPY_STREAM, r, &done, err);
+        weir_status status = fill_block(h, i, r, err);
+        if (status == WEIR_ERR_DEVICE) { /* nothing of this phase is on its way yet: once more */
+            mem_mgr_quiet(h->m);
+            status = fill_block(h, i, r, err);
         }
-        if (status == WEIR_OK) status = m->mem->sync(m->device, done, err);
         if (status != WEIR_OK) return status;
         u->filled = true;
     }
@@ -188,7 +247,6 @@ weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const 
     mem_manager *m = h->m;
     uint64_t smallest = mem_mgr_smallest(h, h->n_units != 0);
     weir_status status;
-    mem_mgr_host_prepare(h, r);
     mem_mgr_decide(h, budget);
     for (;;) {
         status = allocate(h, r, p, err);
@@ -198,7 +256,6 @@ weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const 
         budget = base_min(budget == UINT64_MAX ? h->whole_bytes : budget, mem_mgr_held(h));
         budget = base_max(smallest, budget - budget / 16);
         mem_mgr_decide(h, budget);
-        mem_mgr_quiet(m);
         mem_mgr_drop_slots(h);
         for (uint32_t i = 0; i < h->n_units; i++)
             if (!h->units[i].filled) mem_mgr_drop_unit(h, i, false);
@@ -207,14 +264,40 @@ weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const 
             break;
         }
     }
-    if (status == WEIR_OK) status = fill_all(h, r, err);
     if (status == WEIR_OK) return WEIR_OK;
-    /* What has no bytes yet goes; what was there stays. */
-    mem_mgr_quiet(m);
+    return base_fail_context(err, status, "placing %s:%s", h->engine, h->component);
+}
+
+weir_status mem_mgr_load(mem_handle *h, mem_request *r, weir_error *err)
+{
+    mem_mgr_host_prepare(h, r);
+    weir_status status = fill_all(h, r, err);
+    if (status == WEIR_OK) return WEIR_OK;
+    return base_fail_context(err, status, "placing %s:%s", h->engine, h->component);
+}
+
+void mem_mgr_drop_unfilled(mem_handle *h, bool copying)
+{
+    if (copying) mem_mgr_quiet(h->m);
     mem_mgr_drop_slots(h);
     for (uint32_t i = 0; i <= h->n_units; i++)
         if (!h->units[i].filled) mem_mgr_drop_unit(h, i, false);
-    return base_fail_context(err, status, "placing %s:%s", h->engine, h->component);
+}
+
+/* File ranges into RAM, without the lock. */
+static weir_status read_ram(mem_handle *h, uint8_t *ram, weir_error *err)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < h->n_weights; i++) {
+        mgr_weight *w = &h->weights[i];
+        if (w->source.host != NULL || (h->m->mem != NULL && w->unit != h->n_units + 1)) continue;
+        weir_status status = read_twice(w->source.file, w->source.offset, ram + at, w->source.bytes, err);
+        if (status != WEIR_OK)
+            return base_fail_context(err, status, "%s:%s, weight %s", h->engine, h->component, w->name);
+        w->at = at;
+        at += base_align_up(w->source.bytes, 64);
+    }
+    return WEIR_OK;
 }
 
 weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err)
@@ -230,19 +313,12 @@ weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err)
     if (bytes == 0) return WEIR_OK;
     uint8_t *ram = base_pages_alloc(m->env, BASE_TAG_WEIGHTS_HOST, bytes, false, err);
     if (ram == NULL) return err->code;
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < h->n_weights; i++) {
-        mgr_weight *w = &h->weights[i];
-        if (w->source.host != NULL || (m->mem != NULL && w->unit != h->n_units + 1)) continue;
-        weir_status status = base_file_read(w->source.file, w->source.offset, ram + at, w->source.bytes, err);
-        if (status != WEIR_OK) /* once more (X5) */
-            status = base_file_read(w->source.file, w->source.offset, ram + at, w->source.bytes, err);
-        if (status != WEIR_OK) {
-            base_pages_free(m->env, BASE_TAG_WEIGHTS_HOST, ram, bytes);
-            return base_fail_context(err, status, "%s:%s, weight %s", h->engine, h->component, w->name);
-        }
-        w->at = at;
-        at += base_align_up(w->source.bytes, 64);
+    base_lock_leave(m->tier->lock);
+    weir_status status = read_ram(h, ram, err);
+    base_lock_enter(m->tier->lock);
+    if (status != WEIR_OK) {
+        base_pages_free(m->env, BASE_TAG_WEIGHTS_HOST, ram, bytes);
+        return status;
     }
     h->ram = ram;
     h->ram_bytes = bytes;

@@ -85,8 +85,8 @@ weir_status mem_manager_create(base_env *env, dev_device *device, const mem_poli
     m->tier->n_managers++;
     m->next = m->tier->managers;
     m->tier->managers = m;
-    mem_mgr_calibration_load(m);
     base_lock_leave(m->tier->lock);
+    mem_mgr_calibration_load(m);
     *out = m;
     return WEIR_OK;
 
@@ -161,10 +161,24 @@ void mem_mgr_quiet(mem_manager *m)
         failed |= m->mem->mark(m->device, stream, &t, &err) != WEIR_OK ||
                   m->mem->sync(m->device, t, &err) != WEIR_OK;
     }
-    m->n_failures += failed;
+    if (!failed) return;
+    /* Counted first: whoever copies meanwhile, without the lock, finds the number changed. */
+    m->n_failures++;
     if (m->mem->recover(m->device, &err) != WEIR_OK)
         base_log(m->env, BASE_LOG_ERROR, "the device does not come to rest: %s", err.message);
-    m->stage_ticket[0] = m->stage_ticket[1] = (dev_ticket){0};
+}
+
+weir_status mem_mgr_sync(mem_manager *m, dev_ticket t, weir_error *err)
+{
+    base_lock_leave(m->tier->lock);
+    weir_status status = m->mem->sync(m->device, t, err);
+    base_lock_enter(m->tier->lock);
+    return status;
+}
+
+bool mem_mgr_is_taken(const mem_handle *h)
+{
+    return h->user != NULL || h->leaving;
 }
 
 weir_status mem_mgr_check_failures(const mem_phase *p, const mgr_part *part, weir_error *err)
@@ -194,8 +208,8 @@ uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except)
     for (mem_request *r = m->tier->requests; r != NULL; r = r->next) {
         for (uint32_t i = 0; r != except && r->open && i < r->phase.n_parts; i++) {
             const mgr_part *part = &r->phase.parts[i];
-            if (part->m != m || part->working <= part->live) continue;
-            free_bytes -= base_min(free_bytes, part->working - part->live);
+            if (part->m != m || part->working <= part->held) continue;
+            free_bytes -= base_min(free_bytes, part->working - part->held);
         }
     }
     return free_bytes;
@@ -230,7 +244,7 @@ static mem_handle *next_to_yield(mem_manager *m, const mem_phase *p)
 {
     mem_handle *best = NULL;
     for (mem_handle *h = m->handles; h != NULL; h = h->next) {
-        if (h->user != NULL || mem_mgr_lists(p, h) || mem_mgr_held(h) == 0) continue;
+        if (mem_mgr_is_taken(h) || mem_mgr_lists(p, h) || mem_mgr_held(h) == 0) continue;
         if (best == NULL || yields_before(h, best)) best = h;
     }
     return best;
@@ -278,7 +292,6 @@ uint64_t mem_mgr_yield(mem_manager *m, uint64_t bytes, mem_request *r, const mem
     uint32_t stuck = 0; /* tries in which nothing came free: what was computed could not be copied back */
     mem_handle *h;
     while (freed < bytes && stuck < 2 && (h = next_to_yield(m, p)) != NULL) {
-        if (freed == 0) mem_mgr_quiet(m);
         uint64_t before = mem_mgr_held(h);
         give_up(h, bytes - freed);
         uint64_t got = before - mem_mgr_held(h);
@@ -354,7 +367,7 @@ void mem_manager_free(mem_manager *m, void *address)
         } else {
             /* Errors stay with the stream; whoever syncs next is told. */
             if (m->mem->mark(m->device, DEV_STREAM_COMPUTE, &t, NULL) == WEIR_OK)
-                (void)m->mem->sync(m->device, t, NULL);
+                (void)mem_mgr_sync(m, t, NULL);
             mem_mgr_free(m, BASE_DEVICE_KEPT, k->bytes, address);
         }
     }
@@ -367,9 +380,8 @@ uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
     uint64_t freed = 0;
     if (m->mem == NULL) return 0;
     base_lock_enter(m->tier->lock);
-    mem_mgr_quiet(m);
     for (mem_handle *h = m->handles; h != NULL; h = h->next) {
-        if (h->user != NULL || (mem_mgr_is_pinned_model(h) && !pinned)) continue;
+        if (mem_mgr_is_taken(h) || (mem_mgr_is_pinned_model(h) && !pinned)) continue;
         freed += mem_mgr_held(h);
         mem_mgr_move_off(h, true);
         freed -= mem_mgr_held(h);
@@ -382,7 +394,7 @@ uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
 weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_error *err)
 {
     weir_status status = WEIR_OK;
-    *out = (mem_manager_info){.policy = m->policy};
+    *out = (mem_manager_info){.policy = m->policy, .ram_free_bytes = mem_mgr_ram_free(m)};
     base_lock_enter(m->tier->lock);
     if (m->mem != NULL) {
         status = m->mem->info(m->device, &out->device, err);
@@ -397,7 +409,6 @@ weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_err
     out->host_copy_bytes = m->tier->host_copy_bytes;
     out->max_pinned_bytes = m->tier->max_pinned_bytes;
     out->ram_reserve_bytes = m->tier->ram_reserve_bytes;
-    out->ram_free_bytes = mem_mgr_ram_free(m);
     for (mem_handle *h = m->handles; h != NULL; h = h->next) out->n_handles++;
     for (mem_request *r = m->tier->requests; r != NULL; r = r->next) {
         out->n_requests += !r->waiting;

@@ -195,13 +195,15 @@ static weir_status take_turn(mem_request *r, mem_phase *p, weir_error *err)
         weir_status status = mem_mgr_cancelled(r, err);
         if (status != WEIR_OK) return status;
         bool busy = false, cramped = false;
-        for (uint32_t i = 0; i < p->n_handles; i++)
-            busy |= p->handles[i]->user != NULL && p->handles[i]->user != r;
+        for (uint32_t i = 0; i < p->n_handles; i++) busy |= mem_mgr_is_taken(p->handles[i]);
+        /* Taken while it is weighed, since the lock may be given back for others that yield. */
+        for (uint32_t i = 0; i < p->n_handles && !busy; i++) p->handles[i]->user = r;
         for (uint32_t i = 0; i < p->n_parts && !busy; i++)
             if (p->parts[i].m->mem != NULL) cramped |= weigh(&p->parts[i], r, p);
         double waited = base_now(env) - begin;
         bool late = waited > r->managers[0]->policy.wait_limit_s;
         if (!busy && (!cramped || late)) break;
+        for (uint32_t i = 0; i < p->n_handles && !busy; i++) p->handles[i]->user = NULL;
         if (late)
             return base_fail(err, WEIR_ERR_DEVICE,
                              "phase %s of request %s waited %.0f s for a component that another job uses",
@@ -209,7 +211,6 @@ static weir_status take_turn(mem_request *r, mem_phase *p, weir_error *err)
         base_lock_wait(r->tier->lock, WAIT_SLICE_S);
     }
     r->report.job_wait_s += base_now(env) - begin;
-    for (uint32_t i = 0; i < p->n_handles; i++) p->handles[i]->user = r;
     return WEIR_OK;
 }
 
@@ -261,7 +262,15 @@ static void report_component(mem_request *r, const mgr_part *part, mem_handle *h
              (unsigned long long)c->reserve_bytes);
 }
 
-/* R7.5: the smaller ones whole first, each leaving the others' smallest working sets; the largest last. */
+static uint32_t index_of(const mem_phase *p, const mem_handle *h)
+{
+    uint32_t i = 0;
+    while (p->handles[i] != h) i++;
+    return i;
+}
+
+/* R7.5: the smaller ones whole first, each leaving the others' smallest working sets; the largest last. Room
+ * is taken for all in one go, with the lock kept; their bytes come later. */
 static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir_error *err)
 {
     mem_manager *m = part->m;
@@ -299,7 +308,34 @@ static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir
         status = mem_mgr_place(h, budget, r, p, err);
         uint64_t held = mem_mgr_held(h);
         rest -= base_min(rest, held);
-        if (status == WEIR_OK) report_component(r, part, h, budget, n > 1 ? together : 0);
+        p->budgets[index_of(p, h)] = budget;
+        p->together[index_of(p, h)] = n > 1 ? together : 0;
+    }
+    return status;
+}
+
+static weir_status place_all(mem_request *r, mem_phase *p, weir_error *err)
+{
+    weir_status status = WEIR_OK;
+    bool copying = false;
+    for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
+        p->handles[i]->last_unit = MGR_NONE;
+        status = mem_mgr_load_ram(p->handles[i], err);
+    }
+    for (uint32_t i = 0; i < p->n_parts && status == WEIR_OK; i++)
+        if (p->parts[i].m->mem != NULL) status = place_part(&p->parts[i], r, p, err);
+    for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
+        if (p->handles[i]->m->mem == NULL) continue;
+        copying = true;
+        status = mem_mgr_load(p->handles[i], r, err);
+    }
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        mem_handle *h = p->handles[i];
+        if (h->m->mem == NULL) continue;
+        if (status == WEIR_OK)
+            report_component(r, part_of(p, h->m), h, p->budgets[i], p->together[i]);
+        else /* what was there stays */
+            mem_mgr_drop_unfilled(h, copying);
     }
     return status;
 }
@@ -346,12 +382,7 @@ weir_status mem_use(mem_request *r, const mem_phase_desc *d, mem_phase **out, we
     status = take_turn(r, p, err);
     if (status == WEIR_OK) {
         r->open = true;
-        for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
-            status = mem_mgr_load_ram(p->handles[i], err);
-            p->handles[i]->last_unit = MGR_NONE;
-        }
-        for (uint32_t i = 0; i < p->n_parts && status == WEIR_OK; i++)
-            if (p->parts[i].m->mem != NULL) status = place_part(&p->parts[i], r, p, err);
+        status = place_all(r, p, err);
         for (uint32_t i = 0; i < p->n_parts; i++) p->parts[i].n_failures = p->parts[i].m->n_failures;
         if (status == WEIR_OK) open_fixed(p, true);
         if (status != WEIR_OK) let_go(p);
@@ -364,59 +395,70 @@ weir_status mem_use(mem_request *r, const mem_phase_desc *d, mem_phase **out, we
 }
 
 /* R9.3: above the estimate, the ratio is remembered. */
-static void calibrate(mem_phase *p, const mgr_part *part)
+static bool calibrate(mem_phase *p, const mgr_part *part)
 {
     p->r->report.working_peak_bytes = base_max(p->r->report.working_peak_bytes, part->peak);
-    if (part->estimate == 0 || part->peak <= part->working) return;
+    if (part->estimate == 0 || part->peak <= part->working) return false;
     double ratio = (double)part->peak / (double)part->estimate * 1.1;
-    for (uint32_t i = 0; i < p->n_handles; i++) {
-        if (p->handles[i]->m != part->m) continue;
-        mem_mgr_calibrated(p->handles[i], ratio < 16 ? ratio : 16);
-        return;
-    }
+    for (uint32_t i = 0; i < p->n_handles; i++)
+        if (p->handles[i]->m == part->m) return mem_mgr_calibrated(p->handles[i], ratio < 16 ? ratio : 16);
+    return false;
 }
 
-static void settle_handle(mem_handle *h)
+/* What an engine left entered. */
+static void leave_units(mem_handle *h)
 {
-    if (h->m->mem == NULL) return;
     for (uint32_t i = 0; i < h->n_units; i++) {
         mgr_unit *u = &h->units[i];
         void *block = u->filled ? u->block : u->slot != MGR_NONE ? h->slots[u->slot].block : NULL;
-        if (u->entered != 0 && h->m->mem->close != NULL) h->m->mem->close(h->m->device, block, u->bytes);
+        if (h->m->mem != NULL && u->entered != 0 && h->m->mem->close != NULL)
+            h->m->mem->close(h->m->device, block, u->bytes);
         u->entered = 0;
     }
-    if (h->m->policy.vram_mode == MEM_VRAM_NONE) mem_mgr_move_off(h, true);
+}
+
+/* Waits for both streams of a part; the lock is given back meanwhile. */
+static weir_status finish_part(mem_phase *p, const mgr_part *part, weir_error *err)
+{
+    mem_manager *m = part->m;
+    dev_ticket t;
+    weir_status status = WEIR_OK;
+    if (m->mem == NULL) return WEIR_OK;
+    for (uint32_t stream = DEV_STREAM_COMPUTE; stream <= DEV_STREAM_COPY; stream++) {
+        if (status == WEIR_OK) status = m->mem->mark(m->device, stream, &t, err);
+        if (status == WEIR_OK) status = mem_mgr_sync(m, t, err);
+    }
+    if (status != WEIR_OK) mem_mgr_quiet(m);
+    /* Somebody else may have met it, and made the device forget. */
+    if (status == WEIR_OK) status = mem_mgr_check_failures(p, part, err);
+    if (status == WEIR_OK) return WEIR_OK;
+    /* Copies may be worthless. */
+    for (uint32_t k = 0; k < p->n_handles; k++)
+        if (p->handles[k]->m == m) mem_mgr_drop_slots(p->handles[k]);
+    return status;
 }
 
 weir_status mem_phase_end(mem_phase *p, weir_error *err)
 {
     if (p == NULL || !p->r->open) return WEIR_OK;
+    mgr_tier *t = p->r->tier;
     weir_status status = WEIR_OK;
-    base_lock_enter(p->r->tier->lock);
+    mem_manager *changed = NULL;
+    base_lock_enter(t->lock);
     open_fixed(p, false);
+    for (uint32_t i = 0; i < p->n_handles; i++) leave_units(p->handles[i]);
     for (uint32_t i = 0; i < p->n_parts; i++) {
-        mgr_part *part = &p->parts[i];
-        mem_manager *m = part->m;
-        dev_ticket t;
-        weir_status s = WEIR_OK;
-        for (uint32_t stream = DEV_STREAM_COMPUTE; m->mem != NULL && stream <= DEV_STREAM_COPY; stream++) {
-            if (s == WEIR_OK) s = m->mem->mark(m->device, stream, &t, status == WEIR_OK ? err : NULL);
-            if (s == WEIR_OK) s = m->mem->sync(m->device, t, status == WEIR_OK ? err : NULL);
-        }
-        if (s != WEIR_OK) mem_mgr_quiet(m);
-        /* Somebody else may have met it, and made the device forget. */
-        if (s == WEIR_OK) s = mem_mgr_check_failures(p, part, status == WEIR_OK ? err : NULL);
-        if (s != WEIR_OK) {
-            /* Copies may be worthless. */
-            for (uint32_t k = 0; k < p->n_handles; k++)
-                if (p->handles[k]->m == m) mem_mgr_drop_slots(p->handles[k]);
-        }
+        weir_status s = finish_part(p, &p->parts[i], status == WEIR_OK ? err : NULL);
         if (status == WEIR_OK) status = s;
-        calibrate(p, part);
+        if (calibrate(p, &p->parts[i])) changed = p->parts[i].m;
     }
     mem_mgr_free_blocks(p);
-    for (uint32_t i = 0; i < p->n_handles; i++) settle_handle(p->handles[i]);
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        mem_handle *h = p->handles[i];
+        if (h->m->mem != NULL && h->m->policy.vram_mode == MEM_VRAM_NONE) mem_mgr_move_off(h, true);
+    }
     let_go(p);
-    base_lock_leave(p->r->tier->lock);
+    base_lock_leave(t->lock);
+    if (changed != NULL) mem_mgr_calibration_save(changed);
     return status;
 }

@@ -26,8 +26,7 @@ static void make_room(mem_request *r, const mem_phase_desc *d, const uint64_t *h
     base_lock_enter(r->tier->lock);
     for (uint32_t i = 0; i < d->n_handles; i++) {
         mem_handle *h = d->handles[i];
-        if (h->m->mem == NULL || h->user != NULL) continue;
-        mem_mgr_quiet(h->m);
+        if (h->m->mem == NULL || mem_mgr_is_taken(h)) continue;
         mem_mgr_drop_slots(h);
         uint64_t before = had[i] != 0 ? had[i] : h->whole_bytes;
         h->cap_bytes = base_min(h->cap_bytes, before / 2);

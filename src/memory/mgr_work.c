@@ -26,6 +26,7 @@ static void free_block(mgr_block *b)
 void mem_mgr_free_blocks(mem_phase *p)
 {
     for (uint32_t i = 0; i < p->n_blocks; i++) free_block(&p->blocks[i]);
+    for (uint32_t i = 0; i < p->n_parts; i++) p->parts[i].held = 0;
     p->n_blocks = 0;
 }
 
@@ -34,14 +35,16 @@ static void free_given_back(mem_phase *p, mem_manager *m)
     uint32_t n = 0;
     dev_ticket t;
     if (m->mem->mark(m->device, DEV_STREAM_COMPUTE, &t, NULL) != WEIR_OK ||
-        m->mem->sync(m->device, t, NULL) != WEIR_OK)
+        mem_mgr_sync(m, t, NULL) != WEIR_OK)
         return;
     for (uint32_t i = 0; i < p->n_blocks; i++) {
         mgr_block *b = &p->blocks[i];
-        if (b->m == m && b->given_back)
+        if (b->m == m && b->given_back) {
+            part_of(p, m)->held -= b->bytes;
             free_block(b);
-        else
+        } else {
             p->blocks[n++] = *b;
+        }
     }
     p->n_blocks = n;
 }
@@ -91,6 +94,7 @@ weir_status mem_phase_alloc(mem_phase *p, mem_manager *m, uint64_t bytes, const 
         if (status == WEIR_OK) {
             found = &p->blocks[p->n_blocks++];
             *found = (mgr_block){.m = m, .address = got, .bytes = bytes};
+            part->held += bytes;
         }
     }
     if (status == WEIR_OK) {
@@ -157,11 +161,9 @@ weir_status mem_phase_upload(mem_phase *p, mem_manager *m, void *dst, const void
         return WEIR_OK;
     }
     dev_ticket t;
-    base_lock_enter(p->r->tier->lock);
     status = m->mem->upload(m->device, DEV_STREAM_COMPUTE, dst, host, bytes, &t, err);
-    if (status == WEIR_OK) status = m->mem->sync(m->device, t, err); /* the caller's memory is free again */
-    base_lock_leave(p->r->tier->lock);
-    return status;
+    return status == WEIR_OK ? m->mem->sync(m->device, t, err)
+                             : status; /* the caller's memory is free again */
 }
 
 weir_status mem_phase_download(mem_phase *p, mem_manager *m, void *host, const void *src, uint64_t bytes,
@@ -175,9 +177,9 @@ weir_status mem_phase_download(mem_phase *p, mem_manager *m, void *host, const v
         return WEIR_OK;
     }
     dev_ticket t;
-    base_lock_enter(p->r->tier->lock);
     status = m->mem->download(m->device, DEV_STREAM_COMPUTE, host, src, bytes, &t, err);
     if (status == WEIR_OK) status = m->mem->sync(m->device, t, err);
+    base_lock_enter(p->r->tier->lock);
     const mgr_part *part = part_of(p, m);
     if (status == WEIR_OK && part != NULL) status = mem_mgr_check_failures(p, part, err);
     base_lock_leave(p->r->tier->lock);
