@@ -87,6 +87,30 @@ typedef struct weir_device_info {
 WEIR_API weir_status weir_devices_list(weir_context *c, weir_device_info *out, uint32_t max, uint32_t *n,
                                        char *note, size_t note_size, weir_error *err);
 
+/* How memory is managed for models on devices (compute.*), with what the machine decides filled in (R10.3).
+ */
+typedef struct weir_memory_check {
+    size_t struct_size;
+    const char *device;                            /* compute.device */
+    const char *vram_mode;                         /* "auto" */
+    uint64_t vram_reserve_bytes, vram_limit_bytes; /* limit 0: none */
+    uint64_t ram_reserve_bytes;                    /* below it copies in RAM go, and none are made */
+    uint64_t ram_free_bytes;                       /* now; the machine's and the control groups' */
+    const char *host_copies;                       /* "auto", "on", "off" */
+    bool makes_host_copies;                        /* what that means at this moment */
+    uint64_t max_pinned_bytes;
+    uint32_t copy_streams, copies_ahead; /* units on their way beside the one that runs */
+    const char *prefetch_sequence;       /* "auto", "on", "off": for what runs once per token */
+    bool oom_retry, oom_fallback;
+    uint32_t jobs; /* at once on a device */
+    double job_wait_s;
+    const char *pinned_models;
+    uint32_t n_remarks; /* settings that will surprise; valid until the context's settings change */
+    const char *remarks[8];
+} weir_memory_check;
+/* INVALID_ARGUMENT names a setting out of range. */
+WEIR_API weir_status weir_memory_check_read(weir_context *c, weir_memory_check *out, weir_error *err);
+
 /* What storage delivers, measured by reading for about a second and remembered for a fortnight in the user's
  * cache folder (setting cache_folder). Weir reads by it: how much ahead, and in what sizes. */
 typedef struct weir_storage {

@@ -10,6 +10,7 @@
  *   cli_json.c     reports for scripts        cli_tools.c    synth, tokenize, doctor
  *   cli_plan.c     plan                       cli_plan_table.c  its table over budgets
  *   cli_formula.c  plan --formula             cli_measure*.c  measure
+ *   cli_runtime.c  runtime                    cli_memory.c   doctor's memory check
  *
  * Standard output carries the answer, or with --json one document; all else goes to standard error. After an
  * error with --json standard output stays empty: the message stands on standard error, as without it.
@@ -173,6 +174,7 @@ void cli_print_memory(FILE *f, const cli_common *c, const weir_model *m);
 /* Before a load that a person waits for: has the storage measured where much streams and nothing is known of
  * it, and says how slow decoding will be where that is worth knowing. */
 void cli_announce_speed(const cli_common *c, weir_model *model);
+void cli_print_memory_check(const weir_memory_check *k);
 void cli_print_storage(FILE *f, const char *path, const weir_storage *s);
 void cli_print_profile(FILE *f, const weir_model *m);
 
@@ -182,6 +184,7 @@ json_t *cli_json_profile(const weir_model *m);
 json_t *cli_json_plan(const weir_plan *p); /* the bill, by account */
 json_t *cli_json_prediction(const weir_prediction *p);
 json_t *cli_json_storage(const weir_storage *s);
+json_t *cli_json_memory_check(const weir_memory_check *k);
 /* R1.3: what was turned on although it changes numbers. */
 json_t *cli_json_applied(const cli_common *c);
 json_t *cli_json_hash(uint64_t hash);
@@ -233,5 +236,6 @@ bool cli_wants_formula(int argc, char **argv);
 int cli_formula(int argc, char **argv);
 int cli_measure(int argc, char **argv);
 int cli_doctor(int argc, char **argv);
+int cli_runtime(int argc, char **argv);
 
 #endif

@@ -173,7 +173,7 @@ static json_t *devices_json(const devices *d)
 
 /* storage: NULL where no path was given, or nothing is known. */
 static int print_machine_json(const weir_context *context, const weir_machine *m, const devices *d,
-                              const weir_storage *storage)
+                              const weir_memory_check *check, const weir_storage *storage)
 {
     const char *name, *value, *source, *help;
     json_t *settings = json_object(), *sets = json_array();
@@ -184,7 +184,7 @@ static int print_machine_json(const weir_context *context, const weir_machine *m
     for (size_t i = 0; m->cpu_sets[i] != NULL; i++) json_array_append_new(sets, json_string(m->cpu_sets[i]));
     bool limited = m->cgroup_limit_bytes != UINT64_MAX;
     json_t *j = json_pack("{s:s,s:i,s:o,s:s,s:s}", "version", WEIR_VERSION, "cpus", (int)m->n_cpus,
-                          "cpu_sets", sets, "cpu_set", m->cpu_set, "memory_mode", "auto");
+                          "cpu_sets", sets, "cpu_set", m->cpu_set, "memory_mode", check->vram_mode);
     const struct {
         const char *name;
         uint64_t bytes;
@@ -203,6 +203,7 @@ static int print_machine_json(const weir_context *context, const weir_machine *m
     json_object_set_new(j, "settings", settings);
     json_object_set_new(j, "devices", devices_json(d));
     json_object_set_new(j, "devices_note", d->note[0] != '\0' ? json_string(d->note) : json_null());
+    json_object_set_new(j, "memory_check", cli_json_memory_check(check));
     json_object_set_new(j, "storage", storage != NULL ? cli_json_storage(storage) : json_null());
     return cli_json_print(j);
 }
@@ -231,12 +232,15 @@ static int report_machine(cli_common *c, weir_context *context, const char *path
     if (weir_devices_list(context, d.info, sizeof d.info / sizeof *d.info, &d.n, d.note, sizeof d.note,
                           &err) != WEIR_OK)
         return cli_error("doctor", &err);
+    weir_memory_check check = {.struct_size = sizeof check};
+    if (weir_memory_check_read(context, &check, &err) != WEIR_OK) return cli_error("doctor", &err);
     bool known = storage.bytes_per_s > 0;
-    if (c->json) return print_machine_json(context, &machine, &d, known ? &storage : NULL);
+    if (c->json) return print_machine_json(context, &machine, &d, &check, known ? &storage : NULL);
     print_machine(&machine);
     print_devices(&d);
     if (known) cli_print_storage(stdout, path, &storage);
     if (path != NULL && !known) printf("storage       not measured yet; --probe measures it\n");
+    cli_print_memory_check(&check);
     print_settings(context);
     return CLI_OK;
 }

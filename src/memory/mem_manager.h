@@ -62,6 +62,9 @@ void mem_policy_init(mem_policy *p);
 /* Those of the settings; calibration_file stays NULL. Strings point into `settings`. INVALID_ARGUMENT names a
  * setting out of range. */
 weir_status mem_policy_read(mem_policy *p, const base_settings *settings, weir_error *err);
+const char *mem_switch_text(mem_switch s);
+/* Puts in what depends on the machine: ram_reserve_bytes (R6.5) and max_pinned_bytes (R5.4). */
+void mem_policy_resolve(mem_policy *p, const base_memory_limits *limits);
 
 /* ---- manager ---- */
 

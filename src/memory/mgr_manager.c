@@ -15,11 +15,10 @@ static weir_status read_machine(mgr_tier *t, const mem_policy *p, weir_error *er
     if (t->cgroup_root == NULL) return err->code;
     weir_status status = base_memory_limits_read(t->env, t->proc_root, t->cgroup_root, &limits, err);
     if (status != WEIR_OK) return status;
-    uint64_t ram = base_min(limits.total_bytes, limits.cgroup_limit_bytes), four_gb = UINT64_C(4000000000);
-    uint64_t most = base_max(ram / 5 * 2, base_min(ram / 10 * 9, ram > four_gb ? ram - four_gb : 0));
-    t->max_pinned_bytes = p->max_pinned_bytes != UINT64_MAX ? p->max_pinned_bytes : most;
-    t->ram_reserve_bytes =
-        p->ram_reserve_bytes != UINT64_MAX ? p->ram_reserve_bytes : base_max(UINT64_C(2000000000), ram / 10);
+    mem_policy with = *p;
+    mem_policy_resolve(&with, &limits);
+    t->max_pinned_bytes = with.max_pinned_bytes;
+    t->ram_reserve_bytes = with.ram_reserve_bytes;
     return WEIR_OK;
 }
 

@@ -14,6 +14,19 @@ const char *mem_vram_mode_text(mem_vram_mode mode)
     return (unsigned)mode < sizeof mode_texts / sizeof *mode_texts ? mode_texts[mode] : "unknown";
 }
 
+const char *mem_switch_text(mem_switch s)
+{
+    return s == MEM_ON ? "on" : s == MEM_OFF ? "off" : "auto";
+}
+
+void mem_policy_resolve(mem_policy *p, const base_memory_limits *limits)
+{
+    uint64_t ram = base_min(limits->total_bytes, limits->cgroup_limit_bytes), four_gb = 4000 * MB;
+    uint64_t most = base_max(ram / 5 * 2, base_min(ram / 10 * 9, ram > four_gb ? ram - four_gb : 0));
+    if (p->max_pinned_bytes == UINT64_MAX) p->max_pinned_bytes = most;
+    if (p->ram_reserve_bytes == UINT64_MAX) p->ram_reserve_bytes = base_max(2000 * MB, ram / 10);
+}
+
 void mem_policy_init(mem_policy *p)
 {
     *p = (mem_policy){

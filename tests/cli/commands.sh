@@ -105,6 +105,12 @@ check "doctor shows a setting and where it comes from" 'grep -q "io.backend *thr
 check "doctor lists the devices of OpenCL, or says why there are none" 'grep -qE "^devices +(opencl:0: .*compute units|cpu; no OpenCL)" "$tmp/out"'
 OCL_ICD_VENDORS=/nonexistent "$weir" doctor >"$tmp/out" 2>/dev/null
 check "doctor without a driver says so" 'grep -qE "^devices +cpu; no OpenCL" "$tmp/out"'
+"$weir" doctor >"$tmp/out" 2>/dev/null
+check "doctor has a memory check (R10.3)" '[ "$(sed -n "/^memory check/,/^$/p" "$tmp/out" | grep -cE "^  (mode|reserve|limit|RAM reserve|host copies|pinned budget|copy streams|retry|fallback) +[^ ]")" = 9 ]'
+"$weir" doctor --set compute.vram_mode=low --set compute.vram_limit_mb=300 --set compute.max_pinned_mb=7 --set compute.host_copies=off --json >"$tmp/out" 2>/dev/null
+has "doctor --json: memory check (R10.3)" "$tmp/out" memory_check mode reserve_bytes limit_bytes ram_reserve_bytes host_copies makes_host_copies max_pinned_bytes copy_streams copies_ahead retry fallback remarks
+check "doctor: what the settings mean" '[ "$(field mode "$tmp/out")" = low ] && [ "$(field limit_bytes "$tmp/out")" = 300000000 ] && [ "$(field max_pinned_bytes "$tmp/out")" = 7000000 ] && [ "$(field makes_host_copies "$tmp/out")" = false ] && grep -q "vram_limit_mb is not above" "$tmp/out"'
+check "doctor: a setting out of range is named" '"$weir" doctor --set compute.async_offload=9 >/dev/null 2>"$tmp/err"; [ $? = 2 ] && grep -q "compute.async_offload is .9." "$tmp/err"'
 export WEIR_CACHE_FOLDER="$tmp/cache"
 "$weir" doctor "$tmp/m.gguf" >"$tmp/out" 2>/dev/null
 check "doctor PATH before a measurement says so" 'grep -q "^storage .*not measured" "$tmp/out" && [ ! -e "$tmp/cache" ]'
