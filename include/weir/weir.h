@@ -499,6 +499,24 @@ typedef struct weir_memory_report {
 } weir_memory_report;
 WEIR_API weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir_error *err);
 
+/* What of a loaded model, or of a component that an engine registered (manager.h), is where (R10.2). */
+typedef struct weir_resident {
+    size_t struct_size;
+    char name[128];     /* the file's, or "engine:component" */
+    const char *kind;   /* "model", "component" */
+    char device[192];   /* "cpu" */
+    const char *mode;   /* compute.vram_mode where a device has memory of its own */
+    const char *reason; /* why a model streams: "" where it does not */
+    uint64_t size_bytes;
+    uint64_t loaded_bytes;   /* on the device; on the CPU: in memory */
+    uint64_t streamed_bytes; /* not loaded: comes anew each time it is used */
+    uint64_t host_bytes;     /* of its weights in RAM */
+    uint64_t copied_bytes;   /* streamed since loading */
+    uint32_t n_users;        /* sessions; phases */
+} weir_resident;
+/* The i-th, models first; false behind the last. */
+WEIR_API bool weir_runtime(const weir_context *c, size_t i, weir_resident *out);
+
 typedef struct weir_phase {
     const char *name;
     double seconds, wait_seconds;

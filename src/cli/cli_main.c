@@ -23,6 +23,7 @@ static const command commands[] = {
     {"pack", cli_pack, "write a model in the kernels' own layout, for faster streaming"},
     {"synth", cli_synth, "write a model with random weights, of any size"},
     {"tokenize", cli_tokenize, "text on standard input, token ids on standard output"},
+    {"runtime", cli_runtime, "load a model and show what of it stays, streams and lies in RAM"},
     {"doctor", cli_doctor, "show the machine, its limits and the settings"},
 };
 

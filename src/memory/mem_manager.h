@@ -81,6 +81,7 @@ weir_status mem_manager_create(base_env *env, dev_device *device, const mem_poli
 void mem_manager_destroy(mem_manager *m);
 dev_device *mem_manager_device(const mem_manager *m);
 bool mem_manager_is_host(const mem_manager *m); /* computes in RAM: R2.5 */
+const mem_policy *mem_manager_policy(const mem_manager *m);
 
 /* Device memory that stays across phases (key-value caches, tables). Idle components yield for it, and it is
  * not counted as any phase's working memory (R9.3). On a host manager: RAM. Contents undefined. Errors:

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#define RAM_READ_EVERY_S 0.1
+
 /* ---- RAM ---- */
 
 uint64_t mem_mgr_ram_free(const mem_manager *m)
@@ -232,11 +234,23 @@ static mem_handle *oldest(const mgr_tier *t, bool of_whole)
     return found;
 }
 
+/* As it is now, or was a moment ago: reading it takes longer than many a phase. */
+static uint64_t ram_free_lately(const mem_manager *m)
+{
+    mgr_tier *t = m->tier;
+    double now = base_now(m->env);
+    if (t->ram_read_at == 0 || now - t->ram_read_at > RAM_READ_EVERY_S) {
+        t->ram_free_bytes = mem_mgr_ram_free(m);
+        t->ram_read_at = now;
+    }
+    return t->ram_free_bytes;
+}
+
 void mem_mgr_ram_pressure(mem_manager *m)
 {
     mgr_tier *t = m->tier;
     mem_handle *h;
-    if (t->host_copy_bytes == 0) return;
+    if (t->host_copy_bytes == 0 || ram_free_lately(m) >= t->ram_reserve_bytes) return;
     for (int pass = 0; pass < 2; pass++) {
         while (mem_mgr_ram_free(m) < t->ram_reserve_bytes && (h = oldest(t, pass == 0)) != NULL) {
             base_log(m->env, BASE_LOG_INFO, "%s:%s: its copies in RAM go, less than the reserve is free",

@@ -33,6 +33,8 @@ typedef struct mgr_tier {
     mem_request *requests;
     mem_manager *managers;
     uint64_t pinned_bytes, max_pinned_bytes, host_copy_bytes, ram_reserve_bytes;
+    double ram_read_at; /* when ram_free_bytes was read; 0: never */
+    uint64_t ram_free_bytes;
     char *proc_root, *cgroup_root;
     struct mgr_ratio {
         char key[2 * MEM_NAME_BYTES];

@@ -135,6 +135,11 @@ bool mem_manager_is_host(const mem_manager *m)
     return m->mem == NULL;
 }
 
+const mem_policy *mem_manager_policy(const mem_manager *m)
+{
+    return &m->policy;
+}
+
 void mem_device_take(mem_manager *m)
 {
     base_lock_enter(m->tier->lock);

@@ -11,6 +11,7 @@
  *   rt_budget.c   a budget that changes         rt_device.c    devices with memory of their own
  *   rt_predict*.c how fast it will be           rt_storage.c   what storage delivers, remembered
  *   rt_pack.c     packed files                  rt_calibrate.c products and reads, timed for a moment
+ *   rt_policy.c   the memory check              rt_runtime.c   what is where
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */
@@ -41,6 +42,8 @@ struct weir_context {
     void *log_arg;
     uint32_t n_models;
     uint32_t n_loaded;
+    weir_model *loaded;                /* chain of those loaded, the latest first */
+    struct weir_component *components; /* chain of those that engines registered (rt_memory.c) */
     uint64_t process_bytes; /* estimate of what the process holds beside the ledger; kept steady, see
                                rt_process.c */
     uint64_t booked_bytes;  /* of it, booked in the ledger under PROCESS while models are loaded */
@@ -152,6 +155,7 @@ struct weir_model {
     uint64_t file_bytes, weight_bytes;
     uint32_t main_dtype;
     rt_loaded *run;               /* NULL: not loaded */
+    weir_model *next_loaded;
     base_storage storage;         /* of its largest file; bytes_per_s is 0: not known */
     bool pack_known, pack_pays;   /* asked once, see rt_packing_pays */
     rt_timed timed[RT_MAX_TIMED]; /* predictions for other budgets need no second run of the kernels */

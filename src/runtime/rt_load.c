@@ -234,6 +234,8 @@ weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_erro
     if (status != WEIR_OK) goto fail;
     run->load_seconds = base_now(m->env) - start;
     m->run = run;
+    m->next_loaded = c->loaded;
+    c->loaded = m;
     c->n_loaded++;
     return WEIR_OK;
 
@@ -250,6 +252,9 @@ void rt_unload(weir_model *m)
     rt_loaded *run = m->run;
     if (run == NULL) return;
     weir_context *c = m->context;
+    weir_model **at = &c->loaded;
+    while (*at != m) at = &(*at)->next_loaded;
+    *at = m->next_loaded;
     rt_sessions_detach(run);
     m->run = NULL;
     run_free(m, run);

@@ -103,14 +103,17 @@ weir_status weir_component_create(weir_manager *m, const char *engine, const cha
     err = rt_error(err, &local);
     weir_component *h = base_alloc(env, BASE_TAG_RUNTIME, sizeof(*h), err);
     if (h == NULL) return err->code;
-    *h = (weir_component){.env = env};
+    *h = (weir_component){.env = env, .context = m->context};
     weir_status status = mem_handle_create(
         m->m, engine, component, kind == WEIR_KIND_SEQUENCE ? MEM_SEQUENCE : MEM_ONESHOT, &h->h, err);
-    if (status == WEIR_OK)
-        *out = h;
-    else
+    if (status != WEIR_OK) {
         base_free(env, h);
-    return status;
+        return status;
+    }
+    h->next = m->context->components;
+    m->context->components = h;
+    *out = h;
+    return WEIR_OK;
 }
 
 static const mem_mark marks[] = {[WEIR_MARK_NONE] = MEM_MARK_NONE,
@@ -196,6 +199,9 @@ weir_status weir_component_seal(weir_component *h, weir_error *err)
 void weir_component_destroy(weir_component *h)
 {
     if (h == NULL) return;
+    weir_component **at = &h->context->components;
+    while (*at != h) at = &(*at)->next;
+    *at = h->next;
     mem_handle_destroy(h->h);
     while (h->files != NULL) {
         rt_weight_file *f = h->files;

@@ -19,6 +19,8 @@ typedef struct rt_weight_file {
 
 struct weir_component {
     base_env *env;
+    weir_context *context;
+    weir_component *next;
     mem_handle *h;
     rt_weight_file *files; /* opened for its weights, closed with it */
 };

@@ -121,6 +121,17 @@ check "doctor --probe measures" '[ "$(field fresh "$tmp/out")" = true ] && [ -s 
 check "doctor remembers what was measured, for all of the file system" '[ "$(field fresh "$tmp/out2")" = false ] && [ "$(field measured_at "$tmp/out2")" = "$(field measured_at "$tmp/out")" ]'
 check "doctor --probe without a path: exit 2" '"$weir" doctor --probe >/dev/null 2>"$tmp/err"; [ $? = 2 ] && grep -q PATH "$tmp/err"'
 check "doctor of a path that is not there: exit 1" '"$weir" doctor "$tmp/none" >/dev/null 2>"$tmp/err"; [ $? = 1 ] && grep -q "none" "$tmp/err"'
+# ---- runtime
+"$weir" runtime "$tmp/m.gguf" --ctx 128 --json >"$tmp/out" 2>"$tmp/err"
+has "runtime --json (R10.2)" "$tmp/out" models name kind device mode reason size_bytes loaded_bytes streamed_bytes host_bytes copied_bytes users
+check "runtime: all of it is in memory" '[ ! -s "$tmp/err" ] && [ "$(field loaded_bytes "$tmp/out")" -gt 0 ] && [ "$(field loaded_bytes "$tmp/out")" = "$(field size_bytes "$tmp/out")" ] && [ "$(field streamed_bytes "$tmp/out")" = 0 ]'
+vram="--device sim --set compute.vram_reserve_mb=0 --set compute.vram_mode=low --quiet"
+"$weir" runtime "$tmp/m.gguf" --ctx 128 $vram --json >"$tmp/out" 2>/dev/null
+check "runtime: loaded and streamed are all of a model on a device" '[ "$(field streamed_bytes "$tmp/out")" -gt 0 ] && [ $(($(field loaded_bytes "$tmp/out") + $(field streamed_bytes "$tmp/out"))) = "$(field size_bytes "$tmp/out")" ] && [ "$(field reason "$tmp/out")" = mode ]'
+"$weir" runtime -m "$tmp/m.gguf" --ctx 128 $vram --set compute.host_copies=off >"$tmp/out" 2>/dev/null
+check "runtime as bars" 'grep -qE "^  \[#*\.+\]$" "$tmp/out" && grep -qE "^  loaded .*iB of .*iB, streamed .*iB \(mode\), in RAM 0 bytes" "$tmp/out"'
+check "runtime without a model: exit 2" '"$weir" runtime >/dev/null 2>"$tmp/err"; [ $? = 2 ] && grep -q "no model" "$tmp/err"'
+
 WEIR_IO_BACKEND=threads "$weir" doctor --json >"$tmp/out" 2>/dev/null
 check "settings come from the environment" 'tr -d "\n " <"$tmp/out" | grep -q "\"io.backend\":{\"value\":\"threads\",\"source\":\"environment\""'
 printf 'io.backend = threads\n' >"$tmp/settings"
@@ -160,7 +171,7 @@ for name in gpt-2 llama-spm deepseek-llm bert-bge; do
 done
 
 # ---- help and the manual: each command's section names the options that its help names, and no others; each is described
-for command in run chat inspect plan "plan --formula" measure verify bench pack synth tokenize doctor; do
+for command in run chat inspect plan "plan --formula" measure verify bench pack synth tokenize runtime doctor; do
     "$weir" $command --help >"$tmp/help" 2>"$tmp/err"
     rc=$?
     check "weir $command --help" '[ $rc = 0 ] && [ ! -s "$tmp/err" ] && grep -q "^usage: weir $command" "$tmp/help"'
