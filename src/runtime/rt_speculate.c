@@ -18,8 +18,9 @@
 #define DRAFT_WAIT     16
 #define DRAFT_WAIT_MAX 1024
 #define DRAFT_ERRORS   3
-#define DRAFT_ROW      0.2 /* of a token: a row of text that the draft model reads */
-#define DRAFT_TAIL     24  /* rows of it, to begin with */
+#define DRAFT_ROW      0.2   /* of a token: a row of text that the draft model reads */
+#define DRAFT_TAIL     24    /* rows of it, to begin with */
+#define ONCE_SHARE     0.125 /* of that reading, for the first pass that it serves */
 
 /* ---- what passes cost ---- */
 
@@ -171,7 +172,7 @@ typedef struct offer {
     const rt_guessing *guessing;
     uint32_t length; /* of the text found again; 0: the draft's */
     uint32_t most;
-    double once, each; /* seconds that having them takes, all and each */
+    double once, each; /* seconds that having them takes: before the first ever, and each */
 } offer;
 
 /* What was chosen of it. */
@@ -198,7 +199,7 @@ static choice best_of(const stand *p, const offer *o)
         if (seconds - now > spare) break;
         right *= chance(o->guessing, o->length == 0 ? RT_KIND_DRAFT : kind_of(o->length + n - 1));
         sum += right;
-        double rate = (p->tokens + sum) / seconds;
+        double rate = (p->tokens + sum) / (seconds - o->once * (1 - ONCE_SHARE));
         if (rate >= least && rate > best.rate) best = (choice){n, rate, sum};
     }
     return best;
@@ -225,7 +226,10 @@ static offer draft_offer(const stand *p, weir_answer *a, uint32_t most)
     weir_session *s = a->session;
     rt_guessing *g = &s->guessing;
     offer o = {.guessing = g, .most = most, .each = g->draft_seconds};
-    if (o.each == 0) o.each = rt_draft_share(s) * p->token_seconds;
+    if (o.each == 0) {
+        o.each = rt_draft_share(s) * p->token_seconds;
+        o.most = most < 1 ? most : 1; /* which tells what one takes */
+    }
     double row = o.each * DRAFT_ROW, spare = may_spend(p, g) - o.each * 2;
     uint32_t whole = rt_draft_rows(s, 0), here = rt_draft_rows(s, g->draft_from);
     if (g->draft_from > 1 && row * whole < spare) {

@@ -216,6 +216,55 @@ static void test_draft_refuses(void **state)
     weir_model_close(again);
 }
 
+/* A draft model that has read only the end of a text, since all of it would have cost too much: it guesses as
+ * a session does that holds the first token and that end, and reads the rest when it is asked to. */
+static void test_draft_of_the_end(void **state)
+{
+    enum { FROM = 15, N_GUESSES = 5 };
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama"), *other = open_tiny(f, "qwen3");
+    load_eight(f, other, 2);
+    load_eight(f, m, 1);
+    weir_session *s = new_session(f, m), *d = new_session(f, other), *e = new_session(f, other);
+    int32_t tokens[N_PROMPT], end[N_PROMPT], guesses[N_GUESSES], wanted[N_GUESSES];
+    prompt_of(tokens, 9);
+    assert_ok(f, weir_session_append(s, tokens, N_PROMPT, NULL, &f->err));
+    assert_ok(f, weir_session_set_draft(s, d, &f->err));
+    weir_generate_options o = options_of(WEIR_SPECULATE_OFF, 0);
+    o.max_tokens = N_GUESSES;
+    rt_draw draw;
+    assert_ok(f, rt_draw_begin(&draw, &o.sampling, &f->err));
+    uint64_t kinds[2] = {0};
+    for (int whole = 0; whole < 2; whole++) {
+        uint32_t n_end = whole ? N_PROMPT : 1 + N_PROMPT - FROM, n;
+        end[0] = tokens[0];
+        memcpy(end + 1, tokens + N_PROMPT - n_end + 1, (n_end - 1) * sizeof *end);
+        weir_result r;
+        weir_session_reset(e);
+        assert_ok(f, weir_generate(e, end, n_end, &o, &r, &f->err));
+        memcpy(wanted, r.tokens, sizeof wanted);
+        kinds[whole] = r.logits_hash;
+        weir_result_finish(other, &r);
+        s->guessing.draft_from = whole ? 0 : FROM;
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(rt_draft_rows(s, s->guessing.draft_from), again   ? 1
+                                                                       : whole ? N_PROMPT - 1
+                                                                               : n_end);
+            assert_ok(f, rt_draft(s, &draw, N_GUESSES, guesses, &n, &f->err));
+            assert_int_equal(n, N_GUESSES);
+            assert_memory_equal(guesses, wanted, sizeof wanted);
+            assert_int_equal(weir_session_position(d), n_end + N_GUESSES - 1);
+            assert_memory_equal(d->tokens, end, n_end * sizeof *end);
+        }
+    }
+    assert_true(kinds[0] != kinds[1]);
+    weir_session_destroy(e);
+    weir_session_destroy(s);
+    weir_session_destroy(d);
+    weir_model_close(other);
+    weir_model_close(m);
+}
+
 /* Where the plan has room for one row, nothing is guessed. */
 static void test_no_room(void **state)
 {
@@ -663,6 +712,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lookup_is_exact, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_is_exact, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_refuses, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_draft_of_the_end, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_no_room, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_ends_within_a_pass, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_failing_reads, fixture_setup, fixture_teardown),
