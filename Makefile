@@ -158,7 +158,7 @@ bench: $(addprefix $(BUILD)/bench/,$(BENCHES) worker_weir) $(BUILD)/weir
 # Guessing against plain decoding with the small models, all in memory and streamed, and with one of them as the other's draft.
 bench-speculation: $(BUILD)/weir
 	@tools/get_models.sh smollm2 gemma3
-	@bench/bench_speculation.py --weir $(BUILD)/weir $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf,mem=60MiB $(MODELS)/gemma3-270m-q4_k_m.gguf $(MODELS)/gemma3-270m-q4_k_m.gguf,mem=200MiB
+	@bench/bench_speculation.py --weir $(BUILD)/weir $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf,mem=60MiB $(MODELS)/gemma3-270m-q4_k_m.gguf $(MODELS)/gemma3-270m-q4_k_m.gguf,mem=200MiB $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf,draft=$(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf,name=itself
 # The planner against what runs, over 64 combinations; the table goes into docs/capacity.md. PART=I/N does every N-th.
 bench-plan: $(BUILD)/weir
 	@tools/get_models.sh smollm2 gemma3
