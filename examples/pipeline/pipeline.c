@@ -1,7 +1,8 @@
 /* A model of three components under the memory manager: a text encoder runs once, a denoiser many times, a
  * decoder once. Weights are random, from a seed. docs/engines.md explains it.
  *
- *   pipeline [--device cpu|sim|opencl:N] [--vram-mb N] [--limit-mb N] [--mode M] [--steps N] [--seed N] */
+ *   pipeline [--device cpu|sim|opencl:N] [--vram-mb N] [--limit-mb N] [--mode M] [--steps N] [--seed N]
+ *            [--voice N]: the decoder's last matrix from another seed */
 #include <weir/manager.h>
 
 #include <math.h>
@@ -57,6 +58,7 @@ static const weir_kernel blend_kernel = {"blend", source, blend_c};
 typedef struct part {
     weir_component *component;
     float *weights; /* of all layers; the component reads them from here */
+    float *voice;   /* of one of them, in the place of what is there; NULL: none */
     uint32_t n_layers, unit[MAX_LAYERS], matrix[MAX_LAYERS], bias[MAX_LAYERS];
 } part;
 
@@ -92,6 +94,19 @@ static weir_status make_part(weir_manager *m, const char *name, weir_generator *
     for (uint32_t i = 0; status == WEIR_OK && i < p->n_layers; i++) status = add_layer(p, i, err);
     if (status == WEIR_OK) status = weir_component_seal(p->component, err);
     return status;
+}
+
+/* Other weights in the place of the last matrix: what an adapter, or a voice, brings. */
+static weir_status put_voice(part *p, weir_generator *g, weir_error *err)
+{
+    weir_weight w;
+    float *voice = p->voice = malloc(WIDTH * WIDTH * sizeof(float));
+    if (voice == NULL) return WEIR_ERR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < WIDTH * WIDTH; i++) voice[i] = (weir_generator_f32(g) - 0.5f) * 0.25f;
+    weir_weight_init(&w);
+    w.bytes = WIDTH * WIDTH * sizeof(float);
+    w.host = voice;
+    return weir_component_replace(p->component, p->matrix[p->n_layers - 1], &w, err);
 }
 
 /* ---- phases ---- */
@@ -232,11 +247,11 @@ static void print_report(const job *j, const weir_request_report *r)
     }
 }
 
-static weir_status run(weir_context *c, uint64_t seed, uint32_t steps, weir_error *err)
+static weir_status run(weir_context *c, uint64_t seed, uint64_t voice, uint32_t steps, weir_error *err)
 {
     static const char *const names[] = {"encoder", "denoiser", "decoder"};
     weir_manager *m = NULL;
-    weir_generator *g = NULL;
+    weir_generator *g = NULL, *of_voice = NULL;
     weir_request_report report;
     job j = {.parts = {{.n_layers = 3}, {.n_layers = 8}, {.n_layers = 4}}, .steps = steps};
 
@@ -244,12 +259,16 @@ static weir_status run(weir_context *c, uint64_t seed, uint32_t steps, weir_erro
     if (status == WEIR_OK) status = weir_generator_create(c, seed, &g, err);
     if (status == WEIR_OK) status = weir_generator_create(c, seed + 1, &j.noise, err);
     for (int i = 0; status == WEIR_OK && i < 3; i++) status = make_part(m, names[i], g, &j.parts[i], err);
+    if (status == WEIR_OK && voice != 0) status = weir_generator_create(c, voice, &of_voice, err);
+    if (status == WEIR_OK && voice != 0) status = put_voice(&j.parts[2], of_voice, err);
     if (status == WEIR_OK) status = run_job(m, &j, &report, err);
     if (status == WEIR_OK) print_report(&j, &report);
     for (int i = 0; i < 3; i++) {
         weir_component_destroy(j.parts[i].component);
         free(j.parts[i].weights);
+        free(j.parts[i].voice);
     }
+    weir_generator_destroy(of_voice);
     weir_generator_destroy(j.noise);
     weir_generator_destroy(g);
     weir_manager_destroy(m);
@@ -264,7 +283,7 @@ int main(int argc, char **argv)
                                              {"--mode", "compute.vram_mode"}};
     weir_context *c = NULL;
     weir_error err = {0};
-    uint64_t seed = 1;
+    uint64_t seed = 1, voice = 0;
     uint32_t steps = 6;
 
     weir_status status = weir_context_create(NULL, &c, &err);
@@ -278,13 +297,15 @@ int main(int argc, char **argv)
             steps = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0)
             seed = strtoull(argv[i + 1], NULL, 10);
+        else if (i + 1 < argc && strcmp(argv[i], "--voice") == 0)
+            voice = strtoull(argv[i + 1], NULL, 10);
         else {
             fprintf(stderr, "%s: see the head of pipeline.c\n", argv[i]);
             weir_context_destroy(c);
             return 2;
         }
     }
-    if (status == WEIR_OK) status = run(c, seed, steps, &err);
+    if (status == WEIR_OK) status = run(c, seed, voice, steps, &err);
     if (status != WEIR_OK) fprintf(stderr, "error: %s: %s\n", weir_status_name(status), err.message);
     weir_context_destroy(c);
     return status == WEIR_OK ? 0 : 1;

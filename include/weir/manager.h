@@ -42,6 +42,12 @@ WEIR_API weir_status weir_manager_create(weir_context *c, const weir_manager_opt
 WEIR_API void weir_manager_destroy(weir_manager *m);
 /* Moves idle components off, pinned ones too where `pinned`; returns the device bytes that became free. */
 WEIR_API uint64_t weir_manager_unload_idle(weir_manager *m, bool pinned);
+/* Device memory that stays across phases (key-value caches, the state of a decoder). Idle components yield
+ * for it, and no phase counts it as its working memory. Contents undefined; what is left goes with the
+ * manager. Errors: DEVICE_MEMORY, DEVICE, BUDGET, OUT_OF_MEMORY. */
+WEIR_API weir_status weir_manager_alloc(weir_manager *m, uint64_t bytes, const char *label, void **address,
+                                        weir_error *err);
+WEIR_API void weir_manager_free(weir_manager *m, void *address); /* takes NULL; waits for the device */
 
 typedef struct weir_manager_info {
     size_t struct_size;
@@ -80,6 +86,9 @@ typedef struct weir_weight {
     void *host;       /* memory that stays until the component is destroyed; not owned. Or NULL and: */
     const char *path; /* a file, of which the weight is the `bytes` from `offset` on */
     uint64_t offset;
+    void *storage; /* the whole block that `host` lies in: from 1 MB on it is pinned where it lies, as one.
+                    * NULL: `host` alone */
+    uint64_t storage_bytes;
     bool streamable; /* read only while its unit is entered; false: fixed part */
     bool shared;     /* with something outside the unit: fixed part */
     bool changes;    /* compute may write it: copied back to `host`; fixed part */
@@ -93,6 +102,12 @@ WEIR_API weir_status weir_component_mark(weir_component *h, const char *path, we
                                          weir_error *err);
 /* Ends registration; loads nothing. */
 WEIR_API weir_status weir_component_seal(weir_component *h, weir_error *err);
+/* Other bytes for a weight of a sealed component, of the same length: an adapter, a voice's own. Reads
+ * source, storage and bytes; copies of the old bytes go, and the next phase brings the new ones. Errors:
+ * INVALID_ARGUMENT (also while a phase uses the component), and those of weir_component_add_weight; then the
+ * old bytes stand. */
+WEIR_API weir_status weir_component_replace(weir_component *h, uint32_t weight, const weir_weight *source,
+                                            weir_error *err);
 /* Takes NULL. No phase uses it. Copies nothing back. */
 WEIR_API void weir_component_destroy(weir_component *h);
 /* Off the device, with what changed copied back; `host` also drops what was read into RAM. INVALID_ARGUMENT
@@ -161,12 +176,18 @@ WEIR_API void weir_request_get_report(const weir_request *r, weir_request_report
 /* ---------------------------------------------------------------- phases */
 
 typedef weir_status (*weir_run_fn)(void *arg, weir_use *p, weir_error *err);
+typedef struct weir_need {
+    weir_manager *manager;
+    uint64_t memory_bytes;
+} weir_need;
 typedef struct weir_phase_options {
     size_t struct_size;
-    const char *name; /* copied */
-    weir_component *const *components;
-    uint32_t n_components; /* 0..16 */
-    uint64_t memory_bytes; /* working memory, as the engine estimates it */
+    const char *name;                  /* copied */
+    weir_component *const *components; /* on any of the request's managers */
+    uint32_t n_components;             /* 0..16 */
+    uint64_t memory_bytes;             /* working memory on the main manager, as the engine estimates it */
+    const weir_need *others;           /* on the request's other managers */
+    uint32_t n_others;                 /* 0..8 */
     /* For weir_request_run alone: */
     weir_run_fn fn; /* pure: writes nothing but its result, and that anew at each attempt */
     void *arg;
@@ -185,6 +206,19 @@ WEIR_API weir_status weir_use_end(weir_use *p, weir_error *err);
 /* A phase around fn. Where the device has not enough memory it runs again, at most twice, with generators put
  * back: the same result. */
 WEIR_API weir_status weir_request_run(weir_request *r, const weir_phase_options *o, weir_error *err);
+
+/* For an engine that declares no phases: all its components for the whole call. fn is called once and not
+ * retried, so that memory_required must cover what it needs. */
+typedef struct weir_call_options {
+    size_t struct_size;
+    weir_component *const *components;
+    uint32_t n_components;                  /* 0..16 */
+    uint64_t (*memory_required)(void *arg); /* working memory; NULL: none */
+    weir_run_fn fn;
+    void *arg;
+} weir_call_options;
+WEIR_API void weir_call_options_init(weir_call_options *o);
+WEIR_API weir_status weir_request_call(weir_request *r, const weir_call_options *o, weir_error *err);
 
 /* A unit's weights are readable between the two. After an error nothing is entered and the phase goes on. */
 WEIR_API weir_status weir_unit_enter(weir_use *p, weir_component *h, uint32_t unit, weir_error *err);
@@ -207,6 +241,22 @@ WEIR_API weir_status weir_use_upload(weir_use *p, weir_manager *m, void *dst, co
                                      uint64_t bytes, weir_error *err);
 WEIR_API weir_status weir_use_download(weir_use *p, weir_manager *m, void *host, const void *src,
                                        uint64_t bytes, weir_error *err);
+
+/* Decoding along one axis in pieces, for a decoder whose working memory grows with its input: a fallback that
+ * changes the output slightly. Not for decoders that carry state from frame to frame. */
+typedef struct weir_tiling {
+    size_t struct_size;
+    uint64_t n_frames;
+    uint32_t tile_frames;      /* 0: 256 */
+    uint32_t overlap_frames;   /* below half a tile; with tile_frames 0: 32, whatever it is */
+    uint32_t values_per_frame; /* floats of output for each frame */
+    /* Decodes frames [begin, end) into (end - begin) x values_per_frame floats. */
+    weir_status (*decode)(void *arg, uint64_t begin, uint64_t end, float *out, weir_error *err);
+    void *arg;
+} weir_tiling;
+WEIR_API void weir_tiling_init(weir_tiling *t);
+/* out: n_frames x values_per_frame floats in host memory. Neighbours are cross-faded over their overlap. */
+WEIR_API weir_status weir_tiled_decode(weir_context *c, const weir_tiling *t, float *out, weir_error *err);
 
 #ifdef __cplusplus
 }

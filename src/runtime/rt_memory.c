@@ -69,6 +69,22 @@ uint64_t weir_manager_unload_idle(weir_manager *m, bool pinned)
     return mem_manager_unload_idle(m->m, pinned);
 }
 
+weir_status weir_manager_alloc(weir_manager *m, uint64_t bytes, const char *label, void **address,
+                               weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    if (bytes == 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "no bytes of %.60s were asked for",
+                         label != NULL ? label : "memory");
+    return mem_manager_alloc(m->m, bytes, label != NULL ? label : "memory that stays", address, err);
+}
+
+void weir_manager_free(weir_manager *m, void *address)
+{
+    mem_manager_free(m->m, address);
+}
+
 weir_status weir_manager_get_info(weir_manager *m, weir_manager_info *out, weir_error *err)
 {
     weir_error local;
@@ -159,26 +175,52 @@ static weir_status open_file(weir_component *h, const char *path, base_file **ou
     return WEIR_OK;
 }
 
+/* What a weight's bytes are; its file is opened where it has one. */
+static weir_status read_source(weir_component *h, const weir_weight *w, const char *name,
+                               mem_handle_weight *out, weir_error *err)
+{
+    const uint8_t *from = w->storage, *at = w->host;
+    *out = (mem_handle_weight){.name = name,
+                               .bytes = w->bytes,
+                               .host = w->host,
+                               .offset = w->offset,
+                               .storage = w->storage,
+                               .storage_bytes = w->storage_bytes,
+                               .streamable = w->streamable,
+                               .shared = w->shared,
+                               .changes = w->changes};
+    if ((w->host == NULL) == (w->path == NULL))
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "weight %.60s: it needs either host memory or a file", name);
+    if (w->storage != NULL && (w->host == NULL || at < from || w->bytes > w->storage_bytes ||
+                               (uint64_t)(at - from) > w->storage_bytes - w->bytes))
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "weight %.60s does not lie in its storage", name);
+    return w->path == NULL ? WEIR_OK : open_file(h, w->path, &out->file, err);
+}
+
 weir_status weir_component_add_weight(weir_component *h, uint32_t unit, const weir_weight *w, uint32_t *id,
                                       weir_error *err)
 {
     weir_error local;
+    mem_handle_weight weight;
     err = rt_error(err, &local);
     if (!RT_IS(weir_weight, w, err)) return err->code;
-    mem_handle_weight weight = {.name = w->name,
-                                .bytes = w->bytes,
-                                .host = w->host,
-                                .offset = w->offset,
-                                .streamable = w->streamable,
-                                .shared = w->shared,
-                                .changes = w->changes};
-    if (w->name == NULL || (w->host == NULL) == (w->path == NULL))
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "weight %.60s: it needs a name, and either host memory or a file",
-                         w->name != NULL ? w->name : "(no name)");
-    weir_status status = w->path == NULL ? WEIR_OK : open_file(h, w->path, &weight.file, err);
+    if (w->name == NULL) return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "weight (no name): it needs one");
+    weir_status status = read_source(h, w, w->name, &weight, err);
     if (status != WEIR_OK) return status;
     return mem_handle_add_weight(h->h, unit, &weight, id, err);
+}
+
+weir_status weir_component_replace(weir_component *h, uint32_t weight, const weir_weight *source,
+                                   weir_error *err)
+{
+    weir_error local;
+    mem_handle_weight w;
+    err = rt_error(err, &local);
+    if (!RT_IS(weir_weight, source, err)) return err->code;
+    weir_status status =
+        read_source(h, source, source->name != NULL ? source->name : "of a replacement", &w, err);
+    return status == WEIR_OK ? mem_handle_replace(h->h, weight, &w, err) : status;
 }
 
 weir_status weir_component_mark(weir_component *h, const char *path, weir_mark mark, weir_error *err)

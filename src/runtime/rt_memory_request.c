@@ -144,18 +144,31 @@ void weir_phase_options_init(weir_phase_options *o)
     *o = (weir_phase_options){.struct_size = sizeof(*o)};
 }
 
-static weir_status describe(const weir_phase_options *o, mem_handle **handles, mem_phase_desc *out,
+/* The lists of a phase, as the manager wants them. */
+typedef struct phase_lists {
+    mem_handle *handles[MAX_COMPONENTS];
+    mem_need others[WEIR_REQUEST_MAX];
+} phase_lists;
+
+static weir_status describe(const weir_phase_options *o, phase_lists *lists, mem_phase_desc *out,
                             weir_error *err)
 {
     if (!RT_IS(weir_phase_options, o, err)) return err->code;
+    if (o->n_others > WEIR_REQUEST_MAX)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "phase %.60s: needs on %u managers; at most %d",
+                         o->name != NULL ? o->name : "", o->n_others, WEIR_REQUEST_MAX);
     if (o->n_components > MAX_COMPONENTS)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "phase %.60s: %u components; at most %d",
                          o->name != NULL ? o->name : "", o->n_components, MAX_COMPONENTS);
-    for (uint32_t i = 0; i < o->n_components; i++) handles[i] = o->components[i]->h;
+    for (uint32_t i = 0; i < o->n_components; i++) lists->handles[i] = o->components[i]->h;
+    for (uint32_t i = 0; i < o->n_others; i++)
+        lists->others[i] = (mem_need){.manager = o->others[i].manager->m, .bytes = o->others[i].memory_bytes};
     *out = (mem_phase_desc){.name = o->name != NULL ? o->name : "phase",
-                            .handles = handles,
+                            .handles = lists->handles,
                             .n_handles = o->n_components,
-                            .memory_bytes = o->memory_bytes};
+                            .memory_bytes = o->memory_bytes,
+                            .others = lists->others,
+                            .n_others = o->n_others};
     return WEIR_OK;
 }
 
@@ -173,11 +186,11 @@ static mem_manager *manager_of(weir_manager *m)
 weir_status weir_request_use(weir_request *r, const weir_phase_options *o, weir_use **out, weir_error *err)
 {
     weir_error local;
-    mem_handle *handles[MAX_COMPONENTS];
+    phase_lists lists;
     mem_phase_desc desc;
     mem_phase *p = NULL;
     err = rt_error(err, &local);
-    weir_status status = describe(o, handles, &desc, err);
+    weir_status status = describe(o, &lists, &desc, err);
     if (status == WEIR_OK) status = mem_use(r->r, &desc, &p, err);
     if (status == WEIR_OK) *out = (weir_use *)p;
     return status;
@@ -204,7 +217,7 @@ static weir_status call_fallback(void *arg, mem_phase *p, weir_error *err)
 weir_status weir_request_run(weir_request *r, const weir_phase_options *o, weir_error *err)
 {
     weir_error local;
-    mem_handle *handles[MAX_COMPONENTS];
+    phase_lists lists;
     base_rng *generators[WEIR_REQUEST_MAX];
     weir_phase_options options = *o;
     mem_run_desc run = {.fn = call_fn, .arg = &options, .generators = generators};
@@ -214,7 +227,7 @@ weir_status weir_request_run(weir_request *r, const weir_phase_options *o, weir_
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "phase %.60s: it needs a function, and at most %d generators",
                          o->name != NULL ? o->name : "", WEIR_REQUEST_MAX);
-    weir_status status = describe(o, handles, &run.phase, err);
+    weir_status status = describe(o, &lists, &run.phase, err);
     if (status != WEIR_OK) return status;
     for (uint32_t i = 0; i < o->n_generators; i++) generators[i] = &o->generators[i]->rng;
     run.n_generators = o->n_generators;
@@ -223,6 +236,43 @@ weir_status weir_request_run(weir_request *r, const weir_phase_options *o, weir_
         run.fallback_name = o->fallback_name != NULL ? o->fallback_name : "fallback";
     }
     return mem_run_phase(r->r, &run, err);
+}
+
+void weir_call_options_init(weir_call_options *o)
+{
+    *o = (weir_call_options){.struct_size = sizeof(*o)};
+}
+
+static weir_status call_whole(void *arg, mem_phase *p, weir_error *err)
+{
+    const weir_call_options *o = arg;
+    return o->fn(o->arg, (weir_use *)p, err);
+}
+
+static uint64_t whole_memory(void *arg)
+{
+    const weir_call_options *o = arg;
+    return o->memory_required != NULL ? o->memory_required(o->arg) : 0;
+}
+
+weir_status weir_request_call(weir_request *r, const weir_call_options *o, weir_error *err)
+{
+    weir_error local;
+    mem_handle *handles[MAX_COMPONENTS];
+    err = rt_error(err, &local);
+    if (!RT_IS(weir_call_options, o, err)) return err->code;
+    if (o->fn == NULL || o->n_components > MAX_COMPONENTS)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "a call with %u components: it takes a function, and at most %d", o->n_components,
+                         MAX_COMPONENTS);
+    for (uint32_t i = 0; i < o->n_components; i++) handles[i] = o->components[i]->h;
+    weir_call_options options = *o;
+    const mem_whole_call call = {.handles = handles,
+                                 .n_handles = o->n_components,
+                                 .memory_required = whole_memory,
+                                 .fn = call_whole,
+                                 .arg = &options};
+    return mem_call(r->r, &call, err);
 }
 
 weir_status weir_unit_enter(weir_use *p, weir_component *h, uint32_t unit, weir_error *err)
@@ -274,4 +324,27 @@ weir_status weir_use_download(weir_use *p, weir_manager *m, void *host, const vo
 {
     weir_error local;
     return mem_phase_download(phase_of(p), manager_of(m), host, src, bytes, rt_error(err, &local));
+}
+
+/* ---- tiles ---- */
+
+void weir_tiling_init(weir_tiling *t)
+{
+    *t = (weir_tiling){.struct_size = sizeof(*t)};
+}
+
+weir_status weir_tiled_decode(weir_context *c, const weir_tiling *t, float *out, weir_error *err)
+{
+    weir_error local;
+    err = rt_error(err, &local);
+    if (!RT_IS(weir_tiling, t, err)) return err->code;
+    if (t->decode == NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "decoding in tiles needs a function that decodes");
+    const mem_tiling tiling = {.n_frames = t->n_frames,
+                               .tile_frames = t->tile_frames,
+                               .overlap_frames = t->overlap_frames,
+                               .values_per_frame = t->values_per_frame,
+                               .decode = t->decode,
+                               .arg = t->arg};
+    return mem_tiled_decode(c->env, &tiling, out, err);
 }

@@ -32,6 +32,12 @@ same "simulated, none" some --device sim --vram-mb 50 --mode none
 "$pipeline" --device cpu --seed 2 >"$tmp/out" 2>&1
 hash=$(sed -n 's/^hash //p' "$tmp/out")
 [ -n "$hash" ] && [ "$hash" != "$want" ] && ok "another seed, another hash" || no "another seed: $hash"
+# R6.4: a voice in the place of a weight: another known hash, the same wherever the weights are.
+want=b2e79dde2fe201cf
+same "another voice, CPU" zero --device cpu --voice 5
+same "another voice, simulated, half" some --device sim --vram-mb 2 --voice 5
+same "another voice, simulated, none" some --device sim --vram-mb 50 --mode none --voice 5
+want=d52ef97404f2a18e
 "$pipeline" --device moon >"$tmp/out" 2>&1
 [ $? = 1 ] && grep -q "cpu, sim, or opencl:N" "$tmp/out" && ok "an unknown device is refused" || no "an unknown device: $(cat "$tmp/out")"
 if "$weir" doctor 2>/dev/null | grep -q "^devices  *opencl:0:"; then
