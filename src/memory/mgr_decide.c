@@ -49,7 +49,7 @@ static uint64_t cost(const mem_handle *h, uint32_t n_slots, uint32_t *slots, uin
     return bytes + *slots * largest;
 }
 
-void mem_mgr_decide(mem_handle *h, uint64_t budget)
+uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget)
 {
     mem_vram_mode mode = h->m->policy.vram_mode;
     budget = base_min(budget, h->cap_bytes);
@@ -64,5 +64,5 @@ void mem_mgr_decide(mem_handle *h, uint64_t budget)
         u->wanted = true;
         if (cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes) > budget) u->wanted = false;
     }
-    cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes);
+    return cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes);
 }

@@ -151,7 +151,7 @@ static size_t child_length(const char *name)
 {
     for (const char *p = name;; p++) {
         size_t n = strspn(p, "0123456789");
-        if (n != 0 && p != name && (p[n] == '.' || p[n] == '\0')) return (size_t)(p - name) + n;
+        if (n != 0 && (p[n] == '.' || p[n] == '\0')) return (size_t)(p - name) + n;
         p += strcspn(p, ".");
         if (*p == '\0') return 0;
     }
@@ -256,7 +256,9 @@ weir_status mem_handle_seal(mem_handle *h, weir_error *err)
         for (; k > 0 && keeps_before(h, i, h->order[k - 1]); k--) h->order[k] = h->order[k - 1];
         h->order[k] = i;
     }
+    base_lock_enter(h->m->tier->lock); /* who looks for what may yield looks at those that are sealed */
     h->sealed = true;
+    base_lock_leave(h->m->tier->lock);
     return WEIR_OK;
 }
 
@@ -271,8 +273,8 @@ void mem_handle_destroy(mem_handle *h)
     while (*at != h) at = &(*at)->next;
     *at = h->next;
     if (h->sealed) mem_mgr_host_release(h);
+    mem_mgr_drop_ram(h);
     base_lock_leave(m->tier->lock);
-    if (h->ram != NULL) base_pages_free(m->env, BASE_TAG_WEIGHTS_HOST, h->ram, h->ram_bytes);
     for (uint32_t i = 0; i < h->n_weights; i++) base_free(m->env, h->weights[i].name);
     for (uint32_t i = 0; i < h->n_units; i++) base_free(m->env, h->units[i].name);
     for (uint32_t i = 0; i < h->n_marks; i++) base_free(m->env, h->marks[i].path);
@@ -302,10 +304,7 @@ weir_status mem_handle_unload(mem_handle *h, bool host, weir_error *err)
                 h->engine, h->component);
         host = host && status == WEIR_OK;
         if (host && h->sealed) mem_mgr_host_release(h);
-        if (host && h->ram != NULL) {
-            base_pages_free(h->m->env, BASE_TAG_WEIGHTS_HOST, h->ram, h->ram_bytes);
-            h->ram = NULL;
-        }
+        if (host) mem_mgr_drop_ram(h);
     }
     base_lock_leave(h->m->tier->lock);
     return status;
@@ -319,7 +318,9 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
                          "%s:%s: weight %u cannot be replaced by %llu bytes; the length must stay", h->engine,
                          h->component, id, (unsigned long long)source->bytes);
     mgr_weight *w = &h->weights[id];
-    weir_status status = check_source(h, w->name, source, err);
+    mem_handle_weight checked = *source;
+    checked.changes = w->source.changes;
+    weir_status status = check_source(h, w->name, &checked, err);
     if (status != WEIR_OK) return status;
     base_lock_enter(h->m->tier->lock);
     while (h->leaving) base_lock_wait(h->m->tier->lock, 1);
@@ -339,10 +340,7 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
             mem_mgr_drop_image(h, w->unit);
             mem_mgr_unpin(h->m, w);
         }
-        if (h->ram != NULL) {
-            base_pages_free(h->m->env, BASE_TAG_WEIGHTS_HOST, h->ram, h->ram_bytes);
-            h->ram = NULL;
-        }
+        mem_mgr_drop_ram(h);
         w->source.host = source->host;
         w->source.file = source->file;
         w->source.offset = source->offset;

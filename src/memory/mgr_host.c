@@ -219,7 +219,7 @@ void mem_mgr_host_release(mem_handle *h)
 
 /* ---- R6.5 ---- */
 
-/* Of the handles that have images and may lose them, the one used longest ago. */
+/* Of the handles that have copies and may lose them, the one used longest ago. */
 static mem_handle *oldest(const mgr_tier *t, bool of_whole)
 {
     mem_handle *found = NULL;
@@ -228,6 +228,7 @@ static mem_handle *oldest(const mgr_tier *t, bool of_whole)
             bool has = false, may = of_whole ? h->sealed && mem_mgr_is_whole(h)
                                              : !mem_mgr_is_taken(h) && !mem_mgr_is_pinned_model(h);
             for (uint32_t i = 0; h->sealed && i <= h->n_units; i++) has |= h->units[i].image != NULL;
+            has |= !of_whole && h->ram != NULL;
             if (has && may && (found == NULL || h->used < found->used)) found = h;
         }
     }
@@ -255,7 +256,10 @@ void mem_mgr_ram_pressure(mem_manager *m)
         while (mem_mgr_ram_free(m) < t->ram_reserve_bytes && (h = oldest(t, pass == 0)) != NULL) {
             base_log(m->env, BASE_LOG_INFO, "%s:%s: its copies in RAM go, less than the reserve is free",
                      h->engine, h->component);
-            if (pass == 1) mem_mgr_move_off(h, true);
+            if (pass == 1) {
+                mem_mgr_move_off(h, true);
+                mem_mgr_drop_ram(h);
+            }
             for (uint32_t i = 0; i <= h->n_units; i++) mem_mgr_drop_image(h, i);
         }
     }

@@ -182,6 +182,7 @@ struct mem_request {
     uint32_t n_generators;
     uint64_t arrival;
     bool waiting, open; /* open: phase is one that was begun */
+    bool ran_out;       /* of device memory, for good */
     mem_phase phase;
     mem_report report;
 };
@@ -195,6 +196,8 @@ weir_status mem_mgr_alloc(mem_manager *m, base_device_tag tag, uint64_t bytes, c
                           mem_request *r, const mem_phase *p, void **out, weir_error *err);
 void mem_mgr_free(mem_manager *m, base_device_tag tag, uint64_t bytes, void *address);
 bool mem_mgr_lists(const mem_phase *p, const mem_handle *h);
+/* Moves idle handles off; returns the bytes that became free. */
+uint64_t mem_mgr_unload_idle(mem_manager *m, bool pinned);
 /* Waits, with the lock, until nothing of the device is on its way; the device forgets errors, n_failures
  * counts them. For what failed: a handle that no phase uses has nothing on its way. */
 void mem_mgr_quiet(mem_manager *m);
@@ -209,8 +212,9 @@ weir_status mem_mgr_cancelled(const mem_request *r, weir_error *err);
 /* mgr_decide.c */
 uint64_t mem_mgr_smallest(const mem_handle *h, uint32_t n_slots);
 uint32_t mem_mgr_slots(const mem_handle *h);
-/* Sets `wanted` of all units, n_wanted_slots and wanted_slot_bytes. UINT64_MAX: whole. */
-void mem_mgr_decide(mem_handle *h, uint64_t budget);
+/* Sets `wanted` of all units, n_wanted_slots and wanted_slot_bytes. UINT64_MAX: whole. Returns the bytes that
+ * this takes. */
+uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget);
 uint64_t mem_mgr_held(const mem_handle *h);
 bool mem_mgr_is_whole(const mem_handle *h);
 
@@ -218,6 +222,7 @@ bool mem_mgr_is_whole(const mem_handle *h);
 /* Blocks and slots for a budget; nothing is copied into them yet, and the lock is kept. */
 weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const mem_phase *p,
                           weir_error *err);
+void mem_mgr_drop_unwanted(mem_handle *h); /* what mem_mgr_decide did not want; slots that are to be others */
 /* Fills the blocks; the lock is given back while it waits. */
 weir_status mem_mgr_load(mem_handle *h, mem_request *r, weir_error *err);
 /* After a failure: blocks without bytes and all slots go. copying: copies may be on their way. */
@@ -225,6 +230,7 @@ void mem_mgr_drop_unfilled(mem_handle *h, bool copying);
 weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t stream, mem_request *r,
                          dev_ticket *done, weir_error *err);
 weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err); /* the lock is given back while it reads */
+void mem_mgr_drop_ram(mem_handle *h);
 /* keep_changes: what compute changed is copied back before, with the lock given back and the handle
  * `leaving`; false where that failed, and the unit stays. */
 bool mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool keep_changes);

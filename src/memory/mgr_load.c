@@ -185,12 +185,17 @@ bool mem_mgr_move_off(mem_handle *h, bool keep_changes)
     return all;
 }
 
-static weir_status allocate(mem_handle *h, mem_request *r, const mem_phase *p, weir_error *err)
+void mem_mgr_drop_unwanted(mem_handle *h)
 {
-    mem_manager *m = h->m;
     if (h->n_slots != h->n_wanted_slots || h->slot_bytes != h->wanted_slot_bytes) mem_mgr_drop_slots(h);
     for (uint32_t i = h->n_units; i-- > 0;)
         if (!h->units[i].wanted) mem_mgr_drop_unit(h, i, true);
+}
+
+static weir_status allocate(mem_handle *h, mem_request *r, const mem_phase *p, weir_error *err)
+{
+    mem_manager *m = h->m;
+    mem_mgr_drop_unwanted(h);
     mgr_unit *fixed = &h->units[h->n_units];
     weir_status status = WEIR_OK;
     if (fixed->bytes != 0 && fixed->block == NULL)
@@ -322,5 +327,15 @@ weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err)
     }
     h->ram = ram;
     h->ram_bytes = bytes;
+    m->tier->host_copy_bytes += bytes;
     return WEIR_OK;
+}
+
+void mem_mgr_drop_ram(mem_handle *h)
+{
+    if (h->ram == NULL) return;
+    base_pages_free(h->m->env, BASE_TAG_WEIGHTS_HOST, h->ram, h->ram_bytes);
+    h->m->tier->host_copy_bytes -= h->ram_bytes;
+    h->ram = NULL;
+    h->ram_bytes = 0;
 }

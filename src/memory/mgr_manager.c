@@ -248,7 +248,7 @@ static mem_handle *next_to_yield(mem_manager *m, const mem_phase *p)
 {
     mem_handle *best = NULL;
     for (mem_handle *h = m->handles; h != NULL; h = h->next) {
-        if (mem_mgr_is_taken(h) || mem_mgr_lists(p, h) || mem_mgr_held(h) == 0) continue;
+        if (mem_mgr_is_taken(h) || !h->sealed || mem_mgr_lists(p, h) || mem_mgr_held(h) == 0) continue;
         if (best == NULL || yields_before(h, best)) best = h;
     }
     return best;
@@ -311,9 +311,13 @@ weir_status mem_mgr_alloc(mem_manager *m, base_device_tag tag, uint64_t bytes, c
                           mem_request *r, const mem_phase *p, void **out, weir_error *err)
 {
     weir_status status = m->mem->alloc(m->device, bytes, label, out, err);
-    /* Refused in truth: others make room, and in any case it is tried once more. */
-    for (bool again = true; status == WEIR_ERR_DEVICE_MEMORY && again;) {
-        again = mem_mgr_yield(m, bytes, r, p) != 0;
+    /* Refused in truth: others make room for what is missing (R7.3), for all of it where that is not enough
+     * (free memory may be in pieces), and in any case it is tried once more. */
+    for (bool again = true, pieces = false; status == WEIR_ERR_DEVICE_MEMORY && again; pieces = true) {
+        dev_memory_info info = {0};
+        (void)m->mem->info(m->device, &info, NULL);
+        uint64_t there = pieces ? 0 : info.free_bytes + info.cache_bytes;
+        again = mem_mgr_yield(m, there < bytes ? bytes - there : bytes, r, p) != 0;
         m->mem->trim(m->device);
         status = m->mem->alloc(m->device, bytes, label, out, err);
     }
@@ -379,18 +383,24 @@ void mem_manager_free(mem_manager *m, void *address)
     base_free(m->env, k);
 }
 
-uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
+uint64_t mem_mgr_unload_idle(mem_manager *m, bool pinned)
 {
     uint64_t freed = 0;
     if (m->mem == NULL) return 0;
-    base_lock_enter(m->tier->lock);
     for (mem_handle *h = m->handles; h != NULL; h = h->next) {
-        if (mem_mgr_is_taken(h) || (mem_mgr_is_pinned_model(h) && !pinned)) continue;
+        if (mem_mgr_is_taken(h) || !h->sealed || (mem_mgr_is_pinned_model(h) && !pinned)) continue;
         freed += mem_mgr_held(h);
         mem_mgr_move_off(h, true);
         freed -= mem_mgr_held(h);
     }
     if (freed != 0) m->mem->trim(m->device);
+    return freed;
+}
+
+uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
+{
+    base_lock_enter(m->tier->lock);
+    uint64_t freed = mem_mgr_unload_idle(m, pinned);
     base_lock_leave(m->tier->lock);
     return freed;
 }

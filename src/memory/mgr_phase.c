@@ -97,6 +97,8 @@ void mem_request_end(mem_request *r)
     if (r->open) (void)mem_phase_end(&r->phase, NULL);
     base_lock_enter(r->tier->lock);
     unlink_request(r);
+    for (mem_manager *m = r->tier->managers; m != NULL && r->ran_out; m = m->next)
+        (void)mem_mgr_unload_idle(m, false); /* R7.6 */
     base_lock_leave(r->tier->lock);
     base_free(r->tier->env, r->phase.blocks);
     base_free(r->tier->env, r);
@@ -167,6 +169,7 @@ static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
 {
     mem_manager *m = part->m;
     uint64_t held = 0, whole = 0, smallest = 0;
+    mem_mgr_ram_pressure(m);
     for (uint32_t i = 0; i < p->n_handles; i++) {
         const mem_handle *h = p->handles[i];
         if (h->m != m) continue;
@@ -176,7 +179,6 @@ static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
             m->policy.vram_mode == MEM_VRAM_HIGH ? h->whole_bytes : mem_mgr_smallest(h, h->n_units != 0);
     }
     uint64_t aside = part->working + m->policy.vram_reserve_bytes;
-    mem_mgr_ram_pressure(m);
     part->need = (whole > held ? whole - held : 0) + aside;
     part->free_bytes = mem_mgr_free_bytes(m, r);
     if (part->free_bytes < part->need && mem_mgr_yield(m, part->need - part->free_bytes, r, p) != 0)
@@ -269,14 +271,13 @@ static uint32_t index_of(const mem_phase *p, const mem_handle *h)
     return i;
 }
 
-/* R7.5: the smaller ones whole first, each leaving the others' smallest working sets; the largest last. Room
- * is taken for all in one go, with the lock kept; their bytes come later. */
-static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir_error *err)
+/* R7.5: the smaller ones whole first, each leaving the others' smallest working sets; the largest last. The
+ * budgets of part's handles, smallest first; returns how many there are. */
+static uint32_t share_out(const mgr_part *part, const mem_phase *p, mem_handle **sorted, uint64_t *budgets)
 {
-    mem_manager *m = part->m;
-    mem_handle *sorted[MEM_PHASE_HANDLES];
+    const mem_manager *m = part->m;
     uint32_t n = 0;
-    uint64_t whole = 0, smallest = 0;
+    uint64_t whole = 0, smallest = 0, rest = part->budget;
     for (uint32_t i = 0; i < p->n_handles; i++) {
         mem_handle *h = p->handles[i];
         if (h->m != m) continue;
@@ -286,30 +287,38 @@ static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir
         whole += h->whole_bytes;
         smallest += mem_mgr_smallest(h, mem_mgr_slots(h));
     }
-    uint64_t rest = part->budget;
-    const uint64_t together = rest;
     mem_vram_mode mode = m->policy.vram_mode;
-    bool all_whole = whole <= rest && mode != MEM_VRAM_LOW && mode != MEM_VRAM_NONE;
-    if (mode == MEM_VRAM_HIGH) all_whole = true; /* R3.5 */
+    const bool keeps = mode != MEM_VRAM_LOW && mode != MEM_VRAM_NONE;
+    const bool all_whole = (whole <= rest && keeps) || mode == MEM_VRAM_HIGH; /* R3.5 */
+    for (uint32_t i = 0; i < n; i++) {
+        mem_handle *h = sorted[i];
+        smallest -= mem_mgr_smallest(h, mem_mgr_slots(h));
+        uint64_t share = rest > smallest ? rest - smallest : 0;
+        budgets[i] = all_whole || (keeps && share >= h->whole_bytes) ? UINT64_MAX : share;
+        rest -= base_min(rest, mem_mgr_decide(h, budgets[i]));
+    }
+    return n;
+}
+
+/* Room is taken for all in one go, with the lock kept; their bytes come later. */
+static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir_error *err)
+{
+    mem_handle *sorted[MEM_PHASE_HANDLES];
+    uint64_t budgets[MEM_PHASE_HANDLES];
     weir_status status = WEIR_OK;
+    uint32_t n = share_out(part, p, sorted, budgets);
+    /* One that is to stream from now on makes room before the others take it. */
+    for (uint32_t i = 0; i < n && n > 1; i++) mem_mgr_drop_unwanted(sorted[i]);
     for (uint32_t i = 0; i < n && status == WEIR_OK; i++) {
         mem_handle *h = sorted[i];
-        uint64_t own = mem_mgr_smallest(h, mem_mgr_slots(h));
-        smallest -= own;
-        uint64_t share = rest > smallest ? rest - smallest : 0, budget = UINT64_MAX;
-        if (!all_whole) budget = share;
-        if (!all_whole && share >= h->whole_bytes && mode != MEM_VRAM_LOW && mode != MEM_VRAM_NONE)
-            budget = UINT64_MAX;
-        if (budget < mem_mgr_smallest(h, h->n_units != 0))
-            base_log(m->env, BASE_LOG_WARN,
+        uint64_t least = mem_mgr_smallest(h, h->n_units != 0);
+        if (budgets[i] < least)
+            base_log(h->m->env, BASE_LOG_WARN,
                      "%s:%s: %llu bytes are below its smallest working set of %llu; trying it all the same",
-                     h->engine, h->component, (unsigned long long)budget,
-                     (unsigned long long)mem_mgr_smallest(h, h->n_units != 0));
-        status = mem_mgr_place(h, budget, r, p, err);
-        uint64_t held = mem_mgr_held(h);
-        rest -= base_min(rest, held);
-        p->budgets[index_of(p, h)] = budget;
-        p->together[index_of(p, h)] = n > 1 ? together : 0;
+                     h->engine, h->component, (unsigned long long)budgets[i], (unsigned long long)least);
+        status = mem_mgr_place(h, budgets[i], r, p, err);
+        p->budgets[index_of(p, h)] = budgets[i];
+        p->together[index_of(p, h)] = n > 1 ? part->budget : 0;
     }
     return status;
 }
@@ -384,6 +393,7 @@ weir_status mem_use(mem_request *r, const mem_phase_desc *d, mem_phase **out, we
         r->open = true;
         status = place_all(r, p, err);
         for (uint32_t i = 0; i < p->n_parts; i++) p->parts[i].n_failures = p->parts[i].m->n_failures;
+        r->ran_out = status == WEIR_ERR_DEVICE_MEMORY;
         if (status == WEIR_OK) open_fixed(p, true);
         if (status != WEIR_OK) let_go(p);
     }

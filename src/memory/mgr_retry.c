@@ -65,7 +65,10 @@ weir_status mem_run_phase(mem_request *r, const mem_run_desc *d, weir_error *err
         bool again = memory ? policy->oom_retry && oom < MAX_OOM_RETRIES
                             : status == WEIR_ERR_DEVICE && broken == 0 && !r->open;
         bool leaner = memory && !again && policy->oom_fallback && d->fallback != NULL;
-        if (!again && !leaner) return status;
+        if (!again && !leaner) {
+            r->ran_out |= memory;
+            return status;
+        }
         for (uint32_t i = 0; i < n; i++) *all[i] = saved[i]; /* R1.2 */
         if (memory) make_room(r, &d->phase, had);
         if (leaner) {

@@ -91,6 +91,7 @@ weir_status mem_phase_alloc(mem_phase *p, mem_manager *m, uint64_t bytes, const 
     if (found == NULL && status == WEIR_OK) {
         void *got;
         status = allocate(p, m, bytes, label, &got, err);
+        p->r->ran_out = status == WEIR_ERR_DEVICE_MEMORY;
         if (status == WEIR_OK) {
             found = &p->blocks[p->n_blocks++];
             *found = (mgr_block){.m = m, .address = got, .bytes = bytes};

@@ -5,17 +5,20 @@
 
 #include "memory/memory.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #define N_UNITS    6
 #define UNIT_BYTES 131072u
 #define N_SUMS     256u
+#define WHOLE      (N_UNITS * UNIT_BYTES + 4096u)
 
 typedef struct rig {
     base_env *env;
@@ -58,6 +61,11 @@ static inline mem_policy test_policy(void)
     mem_policy_init(&p);
     p.vram_reserve_bytes = 0;
     return p;
+}
+
+static inline dev_sim_options device_of(uint64_t bytes)
+{
+    return (dev_sim_options){.memory_bytes = bytes, .strict = true, .alignment = 4096};
 }
 
 static inline void open_rig(rig *r, dev_sim_options o, mem_policy policy)
@@ -122,7 +130,16 @@ static inline void fold(const dev_arg *args, size_t begin, size_t end)
     for (size_t i = begin; i < end; i++)
         for (uint32_t k = (uint32_t)i; k < args[2].as.u32; k += N_SUMS) sums[i] = sums[i] * 31 + w[k];
 }
-static const dev_kernel fold_kernel = {.name = "fold", .c = fold};
+static const char fold_source[] =
+    "__kernel void fold(__global uchar *s, ulong s_at, __global uchar *w, ulong w_at, uint words, uint n)\n"
+    "{\n"
+    "    uint i = get_global_id(0);\n"
+    "    if (i >= n) return;\n"
+    "    uint sum = ((__global uint *)(s + s_at))[i];\n"
+    "    for (uint k = i; k < words; k += 256) sum = sum * 31 + ((__global uint *)(w + w_at))[k];\n"
+    "    ((__global uint *)(s + s_at))[i] = sum;\n"
+    "}\n";
+static const dev_kernel fold_kernel = {.name = "fold", .source = fold_source, .c = fold};
 
 static inline void expected(const model *x, uint32_t *sums)
 {
@@ -174,6 +191,73 @@ static inline weir_status work(void *arg, mem_phase *p, weir_error *err)
     }
     if (status == WEIR_OK) status = mem_phase_download(p, j->m, j->sums, sums, sizeof j->sums, err);
     return status;
+}
+
+/* Any units in any order, and the sums that this gives. */
+typedef struct visit {
+    model *x;
+    mem_manager *m;
+    uint32_t n, order[32];
+    uint32_t sums[N_SUMS];
+} visit;
+
+static inline weir_status visit_units(void *arg, mem_phase *p, weir_error *err)
+{
+    visit *v = arg;
+    job j = {.x = v->x, .m = v->m};
+    static const uint32_t zeroes[N_SUMS];
+    void *sums;
+    memset(v->sums, 0, sizeof v->sums);
+    weir_status status = mem_phase_alloc(p, v->m, sizeof v->sums, "sums", &sums, err);
+    if (status == WEIR_OK) status = mem_phase_upload(p, v->m, sums, zeroes, sizeof zeroes, err);
+    for (uint32_t i = 0; i < v->n && status == WEIR_OK; i++) {
+        uint32_t u = v->order[i];
+        if (u < N_UNITS) status = mem_unit_enter(p, v->x->h, u, err);
+        if (status != WEIR_OK) break;
+        status = fold_weight(p, &j, sums, u, err);
+        if (u < N_UNITS) mem_unit_leave(p, v->x->h, u);
+    }
+    if (status == WEIR_OK) status = mem_phase_download(p, v->m, v->sums, sums, sizeof v->sums, err);
+    if (status == WEIR_OK) mem_phase_free(p, v->m, sums);
+    return status;
+}
+
+static inline void check_visit(const visit *v)
+{
+    uint32_t wanted[N_SUMS] = {0};
+    for (uint32_t i = 0; i < v->n; i++) {
+        dev_arg a[3] = {{.as.address = wanted},
+                        {.as.address = v->x->data + v->order[i] * UNIT_BYTES / 4},
+                        {.as.u32 = v->order[i] < N_UNITS ? UNIT_BYTES / 4 : 1024}};
+        fold(a, 0, N_SUMS);
+    }
+    assert_true(v->n > 0 && wanted[0] != 0 && wanted[17] != wanted[18]);
+    assert_memory_equal(v->sums, wanted, sizeof wanted);
+}
+
+/* A file of a model's bytes. */
+static inline base_file *model_file(rig *r, const model *x, char path[128])
+{
+    base_file *file;
+    snprintf(path, 128, "/tmp/weir_mgr_%ld", (long)getpid());
+    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    assert_int_equal(write(fd, x->data, WHOLE), WHOLE);
+    close(fd);
+    ok(r, base_file_open(r->env, path, &file, &r->err));
+    return file;
+}
+
+/* What was logged, one line behind the other. */
+typedef struct log_text {
+    char text[16384];
+    size_t used;
+} log_text;
+static inline void take_log(void *arg, base_log_level level, const char *line)
+{
+    log_text *l = arg;
+    int n = snprintf(l->text + l->used, sizeof l->text - l->used, "%s%s\n",
+                     level >= BASE_LOG_WARN ? "warning: " : "", line);
+    if (n > 0 && l->used + (size_t)n < sizeof l->text) l->used += (size_t)n;
 }
 
 static inline weir_status run_model(rig *r, mem_manager *m, model *x, mem_report *report, job *out)

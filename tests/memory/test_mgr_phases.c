@@ -1,16 +1,7 @@
 /* The memory manager on a strict simulated device: phases, budgets, modes, yields, retries, jobs. */
 #include "mgr_test.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <unistd.h>
-
-#define WHOLE (N_UNITS * UNIT_BYTES + 4096u)
-
-static dev_sim_options device_of(uint64_t bytes)
-{
-    return (dev_sim_options){.memory_bytes = bytes, .strict = true, .alignment = 4096};
-}
 
 /* R1.1, R3.4, R3.6, R5.1: whole, half, smallest, none: the same sums, in every mode and of both kinds, with
  * copies that end late. */
@@ -390,12 +381,7 @@ static void files_stream_through_staging(void **state)
         policy.host_copies = MEM_OFF; /* else it is in RAM after the first time */
         open_rig(&r, o, policy);
         open_model(&r, r.m, &source, "f", MEM_ONESHOT, NULL);
-        snprintf(path, sizeof path, "/tmp/weir_mgr_%ld", (long)getpid());
-        int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
-        assert_int_equal(write(fd, source.data, WHOLE), WHOLE);
-        close(fd);
-        base_file *file;
-        ok(&r, base_file_open(r.env, path, &file, &r.err));
+        base_file *file = model_file(&r, &source, path);
         open_model(&r, r.m, &x, "f", MEM_ONESHOT, file);
         mem_report rep = check_model(&r, r.m, &x);
         assert_true(rep.read_bytes >= WHOLE);
