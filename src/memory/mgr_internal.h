@@ -135,6 +135,7 @@ struct mem_handle {
     mem_request *user;  /* the request whose phase uses it */
     bool leaving;       /* what was computed is being copied back, without the lock: as good as used */
     uint64_t used;      /* when last */
+    uint64_t stuck;     /* when it last could not yield */
     uint32_t last_unit;
     uint64_t streamed_bytes;
     double calibration;

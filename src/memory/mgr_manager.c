@@ -244,10 +244,12 @@ static bool yields_before(const mem_handle *a, const mem_handle *b)
     return a->used < b->used;
 }
 
-static mem_handle *next_to_yield(mem_manager *m, const mem_phase *p)
+/* since: those that could not give anything since then are passed over. */
+static mem_handle *next_to_yield(mem_manager *m, const mem_phase *p, uint64_t since)
 {
     mem_handle *best = NULL;
     for (mem_handle *h = m->handles; h != NULL; h = h->next) {
+        if (h->stuck >= since) continue;
         if (mem_mgr_is_taken(h) || !h->sealed || mem_mgr_lists(p, h) || mem_mgr_held(h) == 0) continue;
         if (best == NULL || yields_before(h, best)) best = h;
     }
@@ -293,14 +295,17 @@ static void note_yield(mem_handle *h, mem_request *r, const mem_phase *p, uint64
 uint64_t mem_mgr_yield(mem_manager *m, uint64_t bytes, mem_request *r, const mem_phase *p)
 {
     uint64_t freed = 0;
-    uint32_t stuck = 0; /* tries in which nothing came free: what was computed could not be copied back */
+    const uint64_t since = ++m->tier->clock;
     mem_handle *h;
-    while (freed < bytes && stuck < 2 && (h = next_to_yield(m, p)) != NULL) {
+    while (freed < bytes && (h = next_to_yield(m, p, since)) != NULL) {
         uint64_t before = mem_mgr_held(h);
-        give_up(h, bytes - freed);
+        /* Where what was computed there cannot be copied back: once more, then others are asked. */
+        for (int tries = 0; tries < 2 && mem_mgr_held(h) == before; tries++) give_up(h, bytes - freed);
         uint64_t got = before - mem_mgr_held(h);
-        stuck = got == 0 ? stuck + 1 : 0;
-        if (got != 0) note_yield(h, r, p, got);
+        if (got == 0)
+            h->stuck = since;
+        else
+            note_yield(h, r, p, got);
         freed += got;
     }
     if (freed != 0) m->mem->trim(m->device); /* R7.4 */
