@@ -8,7 +8,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WHOLE     (N_UNITS * UNIT_BYTES + 4096u)
 #define SAFETY_S  60 /* a job that is blocked after all ends in a failure, not in a test that hangs */
 #define MAX_POINT 200
 

@@ -153,8 +153,13 @@ static void every_point_may_fail(void **state)
         check_model(&r, r.m, &x);
         uint64_t n = base_fault_count(env, sites[s]);
         base_fault_clear(env);
+        dev_memory_info info;
+        ok(&r, gpu->table->memory->info(gpu, &info, &r.err));
+        /* Where the device's memory is the host's, what lies in RAM needs no pinning (R3.6). */
+        if (info.unified && sites[s] == BASE_FAULT_PINNED_ALLOC) continue;
         assert_true(n > 0);
-        for (uint64_t i = 0; i<2 * n; i += n> 6 ? 3 : 1) {
+        const uint64_t step = n > 6 ? 3 : 1;
+        for (uint64_t i = 0; i < 2 * n; i += step) {
             const base_fault_rule rule = {
                 .site = sites[s], .after = i / 2, .for_good = i % 2 != 0, .length = -1};
             ok(&r, mem_handle_unload(x.h, true, &r.err));

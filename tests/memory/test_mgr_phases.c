@@ -32,7 +32,7 @@ static void placements_are_equal(void **state)
                 }
 }
 
-/* R2.5 */
+/* R2.5: where load device and home are the same, phases move nothing and count nothing. */
 static void the_cpu_costs_nothing(void **state)
 {
     (void)state;
@@ -140,7 +140,8 @@ static weir_status draw_and_fail(void *arg, mem_phase *p, weir_error *err)
     return base_fail(err, WEIR_ERR_DEVICE_MEMORY, "for the test");
 }
 
-/* R1.2, R8.1: at most two retries, with the generator put back, and caps that last until it is moved off. */
+/* R1.2, R2.2, R8.1: at most two retries, with the generator put back, and caps that last until it is moved
+ * off. */
 static void retries_are_exact(void **state)
 {
     (void)state;
@@ -178,7 +179,7 @@ static void retries_are_exact(void **state)
     }
 }
 
-/* X5: each allocation, copy and kernel build fails once, and for good: the same bytes or the documented
+/* X5, R5.4: each allocation, copy and kernel build fails once, and for good: the same bytes or the documented
  * error, the ledger at its baseline, and a handle that works afterwards. */
 static void sweep(uint64_t size, mem_kind kind)
 {
@@ -230,6 +231,7 @@ static void sweep(uint64_t size, mem_kind kind)
     close_rig(&r);
 }
 
+/* X5, whole and half, of both kinds. */
 static void every_point_may_fail(void **state)
 {
     (void)state;
@@ -580,7 +582,15 @@ static weir_status ramp(void *arg, uint64_t begin, uint64_t end, float *out, wei
     return WEIR_OK;
 }
 
-/* R8.4 */
+static weir_status begin_of_tile(void *arg, uint64_t begin, uint64_t end, float *out, weir_error *err)
+{
+    (void)arg;
+    (void)err;
+    for (uint64_t i = begin; i < end; i++) out[i - begin] = (float)begin;
+    return WEIR_OK;
+}
+
+/* R8.4: tiles of 256 frames over 32, cross-faded. */
 static void tiles_cover_everything(void **state)
 {
     (void)state;
@@ -592,6 +602,22 @@ static void tiles_cover_everything(void **state)
     ok(&r, mem_tiled_decode(r.env, &t, out, &r.err));
     for (int i = 0; i < 2000; i++) assert_true(out[i] > (float)i - 0.01f && out[i] < (float)i + 0.01f);
     assert_int_equal(calls, 5);
+    /* Tiles of 8 over 2: [0, 8), [6, 14), [12, 20). Each gives its first frame; frames in two are faded. */
+    static const float wanted[20] = {0, 0, 0,    0,     0,  0,  1.5f, 4.5f, 6,  6,
+                                     6, 6, 7.5f, 10.5f, 12, 12, 12,   12,   12, 12};
+    t = (mem_tiling){.n_frames = 20,
+                     .tile_frames = 8,
+                     .overlap_frames = 2,
+                     .values_per_frame = 1,
+                     .decode = begin_of_tile};
+    ok(&r, mem_tiled_decode(r.env, &t, out, &r.err));
+    for (int i = 0; i < 20; i++) assert_true(out[i] == wanted[i]);
+    t.overlap_frames = 4; /* half a tile */
+    assert_int_equal(mem_tiled_decode(r.env, &t, out, &r.err), WEIR_ERR_INVALID_ARGUMENT);
+    t.overlap_frames = 2;
+    t.n_frames = 8; /* one tile: as it is */
+    ok(&r, mem_tiled_decode(r.env, &t, out, &r.err));
+    assert_true(out[7] == 0);
     close_rig(&r);
 }
 

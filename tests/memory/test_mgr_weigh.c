@@ -469,6 +469,63 @@ static void after_a_failure_for_memory(void **state)
     close_rig(&r);
 }
 
+typedef struct greedy {
+    mem_manager *m;
+    void *kept;
+    uint64_t bytes;
+} greedy;
+
+static weir_status take_much(void *arg, mem_phase *p, weir_error *err)
+{
+    greedy *g = arg;
+    void *a, *b;
+    weir_status status = mem_phase_alloc(p, NULL, g->bytes, "a", &a, err);
+    if (status != WEIR_OK) return status;
+    mem_phase_free(p, NULL, a);
+    if (g->kept == NULL) status = mem_manager_alloc(g->m, 500000, "kept", &g->kept, err);
+    return status == WEIR_OK ? mem_phase_alloc(p, NULL, g->bytes, "b", &b, err) : status;
+}
+
+/* R9.1, R9.3: the engine's estimate is weighed as it is given, times what was measured: the peak of what
+ * lives together, without weights, copies and what stays; x 1.1, at most 16; only upwards. */
+static void working_memory_is_measured(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t estimate, bytes;
+        double wanted;
+    } cases[] = {
+        {100000, 100000, 1}, {100000, 90000, 1}, {100000, 150000, 1.65}, {1000, 150000, 16}, {0, 150000, 1}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        rig r;
+        model x;
+        mem_report rep;
+        mem_policy policy = test_policy();
+        policy.vram_mode = MEM_VRAM_LOW; /* with copies in slots */
+        open_rig(&r, device_of(4 * MIB), policy);
+        open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
+        greedy g = {.m = r.m, .bytes = cases[c].bytes};
+        for (int i = 0; i < 3; i++) {
+            mem_request *q = begin(&r);
+            const mem_run_desc run = {
+                .phase = {.name = "p", .handles = &x.h, .n_handles = 1, .memory_bytes = cases[c].estimate},
+                .fn = take_much,
+                .arg = &g};
+            ok(&r, mem_run_phase(q, &run, &r.err));
+            mem_request_report(q, &rep);
+            mem_request_end(q);
+            double got = rep.components[0].calibration, wanted = i == 0 ? 1 : cases[c].wanted;
+            assert_true(got > wanted - 1e-9 && got < wanted + 1e-9);
+            assert_int_equal(rep.working_peak_bytes, cases[c].bytes);
+            assert_int_equal(rep.components[0].estimate_bytes, cases[c].estimate);
+            assert_int_equal(rep.components[0].working_bytes, (uint64_t)((double)cases[c].estimate * wanted));
+        }
+        mem_manager_free(r.m, g.kept);
+        close_model(&x);
+        close_rig(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +540,7 @@ int main(void)
         cmocka_unit_test(the_cache_is_not_trimmed_for_nothing),
         cmocka_unit_test(several_components_in_one_phase),
         cmocka_unit_test(after_a_failure_for_memory),
+        cmocka_unit_test(working_memory_is_measured),
     };
     return cmocka_run_group_tests_name("memory manager: what a phase is given", tests, NULL, NULL);
 }
