@@ -29,6 +29,7 @@ if [ -f "$smol" ]; then
     run resident --set compute.vram_reserve_mb=0 --set compute.simulate_vram_mb=200
     r=$(field resident_units "$tmp/sim")
     [ "${r:-0}" -gt 0 ] && [ "$r" = "$(field units "$tmp/sim")" ] && ok "all units stay" || no "all units stay: $(field resident_units "$tmp/sim") of $(field units "$tmp/sim")"
+    grep -q '"arena_saved_mib": *[0-9.]*[1-9]' "$tmp/sim" && ok "what sharing activations saves is reported (R15.2)" || no "arena_saved_mib: $(field arena_saved_mib "$tmp/sim")"
     run half --set compute.vram_reserve_mb=0 --set compute.simulate_vram_mb=100
     r=$(field resident_units "$tmp/sim") taken=$(field taken_bytes "$tmp/sim")
     if [ "${r:-0}" -gt 0 ] && [ "$r" -lt "$(field units "$tmp/sim")" ] && [ "$taken" -le 100000000 ]; then ok "$r units stay, $taken bytes are taken of 100 MB"; else no "half: $r units stay, $taken bytes taken"; fi

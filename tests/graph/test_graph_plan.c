@@ -59,6 +59,7 @@ static void check_spans(uint64_t seed, const graph_program *p)
     }
 }
 
+/* R15.2: the overlap oracle: what lives together lies apart. */
 static void no_overlap(void **state)
 {
     fixture *f = *state;
@@ -96,6 +97,7 @@ static void arena_is_near_the_peak(void **state)
     assert_true(arenas < peaks * 5 / 4 && arenas < apart / 2);
 }
 
+/* R15.2: byte-identical with sharing on and off. */
 static void sharing_changes_no_bit(void **state)
 {
     fixture *f = *state;

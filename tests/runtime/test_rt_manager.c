@@ -530,6 +530,94 @@ static void misuse(void **state)
     weir_manager_destroy(m);
 }
 
+/* A whole life in one call, from opening the device to the answer; everything goes, whatever happened. */
+static weir_status live(fixture *f, const engine *like, const char *path)
+{
+    weir_manager_options o;
+    weir_manager *m = NULL;
+    weir_component *c = NULL;
+    weir_generator *g = NULL;
+    weir_request *r = NULL;
+    weir_request_options ro;
+    weir_weight w;
+    engine e = *like;
+    weir_manager_options_init(&o);
+    o.device = "sim";
+    weir_status status = weir_manager_create(f->context, &o, &m, &f->err);
+    if (status == WEIR_OK) status = weir_generator_create(f->context, 3, &g, &f->err);
+    if (status == WEIR_OK) status = weir_component_create(m, "test", "life", WEIR_KIND_ONESHOT, &c, &f->err);
+    for (uint32_t i = 0; i < N && status == WEIR_OK; i++) {
+        weir_weight_init(&w);
+        w.name = "w";
+        w.bytes = BYTES;
+        w.path = path;
+        w.offset = i * BYTES;
+        status = weir_component_add_unit(c, "u", WEIR_MARK_NONE, &e.unit[i], &f->err);
+        if (status == WEIR_OK) status = weir_component_add_weight(c, e.unit[i], &w, &e.id[i], &f->err);
+    }
+    if (status == WEIR_OK) status = weir_component_seal(c, &f->err);
+    w.offset = 0;
+    if (status == WEIR_OK) status = weir_component_replace(c, e.id[0], &w, &f->err); /* by itself */
+    weir_request_options_init(&ro);
+    ro.managers = &m;
+    ro.n_managers = 1;
+    ro.generators = &g;
+    ro.n_generators = 1;
+    if (status == WEIR_OK) status = weir_request_begin(&ro, &r, &f->err);
+    e.c = c;
+    work job = {.e = &e};
+    weir_phase_options phase = phase_of(&job);
+    if (status == WEIR_OK) status = weir_request_run(r, &phase, &f->err);
+    if (status == WEIR_OK) check_sums(&job);
+    weir_request_end(r);
+    weir_component_destroy(c);
+    weir_generator_destroy(g);
+    weir_manager_destroy(m);
+    return status;
+}
+
+/* X5: each allocation and each opening of a file in such a life fails: the documented error, and nothing is
+ * left. */
+static void lives_under_faults(void **state)
+{
+    fixture *f = *state;
+    static const base_fault_site sites[] = {BASE_FAULT_HOST_ALLOC, BASE_FAULT_OPEN};
+    base_env *env = f->context->env;
+    base_ledger_view v;
+    engine e;
+    char path[160];
+    snprintf(path, sizeof path, "%s/weights", f->folder);
+    weir_manager *m = open_manager(f, "sim", "1", NULL);
+    open_engine(f, m, &e, "like", path);
+    weir_component_destroy(e.c);
+    e.c = NULL;
+    weir_manager_destroy(m);
+    assert_ok(f, live(f, &e, path));
+    base_ledger_read(env, &v);
+    const uint64_t before = v.bytes;
+    for (int s = 0; s < 2; s++) {
+        uint32_t n_failed = 0;
+        for (uint64_t after = 0;; after++) {
+            const base_fault_rule rule = {.site = sites[s], .after = after, .length = -1};
+            assert_ok(f, base_fault_arm(env, &rule, &f->err));
+            weir_status status = live(f, &e, path);
+            bool met = base_fault_count(env, sites[s]) > after;
+            base_fault_clear(env);
+            base_ledger_read(env, &v);
+            assert_int_equal(v.bytes, before);
+            assert_int_equal(v.device_bytes, 0);
+            if (status != WEIR_OK && status != WEIR_ERR_OUT_OF_MEMORY && status != WEIR_ERR_IO)
+                fail_msg("%s:%llu: %s: %s", base_fault_text(sites[s]), (unsigned long long)after,
+                         weir_status_name(status), f->err.message);
+            n_failed += status != WEIR_OK;
+            if (!met) break;
+        }
+        assert_true(n_failed > (s == 0 ? 20u : 0u));
+    }
+    free(e.data);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -539,6 +627,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(falling_back_to_tiles, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(memory_that_stays, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(settings, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(lives_under_faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(misuse, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("the public memory manager", tests, NULL, NULL);

@@ -38,9 +38,14 @@ static void test_chunks_and_threads(void **state)
             o.n_threads = 1 + i % 2;
             assert_int_equal(hash_with(f, m, &o, tokens, N_TOKENS), wanted);
         }
-        /* the arena with and without sharing */
+        /* R15.2: the arena with and without sharing, and what that saves */
+        weir_plan p = {.struct_size = sizeof p};
+        assert_ok(f, weir_model_plan(m, &o, &p, &f->err));
+        assert_true(p.arena_saved_bytes > 0);
         assert_ok(f, weir_context_set(f->context, "memory.alias_activations", "off", &f->err));
         assert_int_equal(hash_with(f, m, &o, tokens, N_TOKENS), wanted);
+        assert_ok(f, weir_model_plan(m, &o, &p, &f->err));
+        assert_int_equal(p.arena_saved_bytes, 0);
         assert_ok(f, weir_context_set(f->context, "memory.alias_activations", "on", &f->err));
         /* another last token must not give the same */
         tokens[N_TOKENS - 1] ^= 1;
