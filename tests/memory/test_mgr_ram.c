@@ -32,6 +32,14 @@ static int remove_machine(void **state)
     return 0;
 }
 
+/* Each look at the clock is a second later, so that what was read of the machine is never recent. */
+static double hurried_clock(void *arg)
+{
+    static double now;
+    (void)arg;
+    return now += 1;
+}
+
 static mem_policy machine_policy(void)
 {
     mem_policy p = test_policy();
@@ -183,6 +191,7 @@ static void copies_while_there_is_ram(void **state)
         char path[128];
         machine_has(rich ? 1001 : 999);
         open_rig(&r, device_of(4 * MB), machine_policy());
+        r.env->clock_fn = hurried_clock;
         open_model(&r, r.m, &source, "f", MEM_ONESHOT, NULL);
         base_file *file = model_file(&r, &source, path);
         open_model(&r, r.m, &x, "f", MEM_ONESHOT, file);
@@ -423,6 +432,7 @@ static void below_the_reserve(void **state)
         policy.max_pinned_bytes = 0;
         machine_has(5000);
         open_rig(&r, device_of(6 * WHOLE), policy);
+        r.env->clock_fn = hurried_clock;
         open_model(&r, r.m, &source, "f", MEM_ONESHOT, NULL);
         base_file *file = model_file(&r, &source, path);
         for (int i = 0; i < 5; i++) open_model(&r, r.m, &x[i], names[i], MEM_ONESHOT, file);
@@ -464,6 +474,7 @@ static void the_phase_itself_stays(void **state)
     mem_policy policy = machine_policy();
     machine_has(5000);
     open_rig(&r, device_of(4 * MB), policy);
+    r.env->clock_fn = hurried_clock;
     open_model(&r, r.m, &source, "f", MEM_ONESHOT, NULL);
     base_file *file = model_file(&r, &source, path);
     ok(&r, mem_handle_create(r.m, "test", "table", MEM_ONESHOT, &h, &r.err));
