@@ -263,32 +263,33 @@ WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, 
  * remembered or measured where the setting io.probe is off. */
 WEIR_API weir_status weir_model_storage(weir_model *m, bool measure, weir_storage *out, weir_error *err);
 
-/* Tokens per second. The range: the spread of what was measured, and 30 % for what a prediction leaves out.
+/* Tokens per second. The range: from the worst to the best of the windows in which it was measured, without a
+ * fifth of them at either end, and 15 % further for how a machine's own speed shifts from minute to minute.
  */
 typedef struct weir_rate {
     double low, likely, high;
 } weir_rate;
 
-/* How fast a model will be at the beginning of a conversation. */
+/* How fast a model will be at the beginning of a conversation, when it has got under way. */
 typedef struct weir_prediction {
     size_t struct_size;
-    double storage_bytes_per_s; /* what it rests on; 0 where nothing streams */
-    double
-        compute_bytes_per_s; /* weights worked off when all are in memory, measured with the real kernels */
-    double latency_seconds;  /* of a small read */
-    double seconds_per_token, tokens_per_s; /* of one session, a token a pass */
-    double limit_tokens_per_s;              /* the slower of the two alone */
-    weir_rate decode;                       /* the same with 256 tokens of text before, with its range */
+    double storage_bytes_per_s; /* of large reads, as remembered or given; 0 where nothing streams */
+    double compute_bytes_per_s; /* weights worked off when all are in memory */
+    double latency_seconds;     /* of a small read */
+    double seconds_per_token, tokens_per_s; /* those of `decode` */
+    double limit_tokens_per_s;              /* the slower of storage and computation alone */
+    weir_rate decode;                       /* one session, a token a pass, behind 276 tokens of text */
     weir_rate all_sessions;                 /* max_batch sessions in shared passes, added up */
-    weir_rate prefill;                      /* prompts, prefill_rows tokens a pass */
+    weir_rate prefill; /* a prompt of 256 tokens or one pass, logits for its last; prefill_rows a pass */
     uint32_t prefill_rows;
 } weir_prediction;
-/* For what weir_model_plan would give, in about a second. storage_bytes_per_s: 0 takes what is
- * remembered of the storage, or measures it where the plan streams. Products are timed over no more memory
- * than the plan has for weights (at most 512 MiB), those of passes with more rows over 128 MiB of it, once
- * for a model, and beside reads of the file where it streams. Predict before a run, not in it: that memory is
- * taken beside what is loaded; measuring storage takes up to 32 MiB, where nothing is remembered of it.
- * Errors: BUDGET where the plan does not fit, and those of reading. */
+/* For what weir_model_plan would give, in a few seconds: the plan's passes are rehearsed, with real reads of
+ * what streams and stand-ins for what stays. storage_bytes_per_s: 0 is this machine's storage, measured first
+ * where nothing is known of it; a rate that is given is taken in its place, with the plan's ring played
+ * through. Rehearsing takes no more memory than the plan has, of weights that stay at most 512 MiB; a pass
+ * that takes more than two seconds is cut and told from its part. Measuring storage takes up to 32 MiB.
+ * Errors: BUDGET where the plan does not fit, INVALID_ARGUMENT while the model is loaded, and those of
+ * reading. */
 WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
                                         weir_prediction *out, weir_error *err);
 

@@ -5,6 +5,7 @@
  *   mem_rows.c       rows by number    mem_stream.c  the ring that streamed tiles pass through
  *   mem_predict.c    the ring played through, to predict the time of a pass
  *   mem_device.c     weights on a device with memory of its own
+ *   mem_stand_in.c   placing for a rehearsal, with nothing loaded
  *   mem_map.c        all weights where the system keeps the files' pages
  *   mem_resize.c     another plan for what is placed
  *
@@ -257,6 +258,12 @@ uint32_t mem_rows_to_pack(const mem_component *c, const mem_weight *w, uint32_t 
 weir_status mem_allocate_stream(mem_component *c, const mem_decision *d, weir_error *err);
 /* Everything is in memory: what follows from the decision, and the plan. */
 void mem_finish_placing(mem_component *c, const mem_decision *d);
+
+/* ---- mem_stand_in.c ---- */
+/* Of the block that stands for what stays: what was asked for, or the largest weight. */
+uint64_t mem_stand_in_bytes(const mem_component *c, const mem_decision *d, const mem_place_options *o);
+/* Fills both blocks, which are allocated, and points all weights there. */
+void mem_stand_in(mem_component *c, const mem_decision *d, const mem_place_options *o);
 
 /* ---- mem_map.c ---- */
 /* Maps what a plan in which nothing streams places, and points all weights there. On failure nothing is

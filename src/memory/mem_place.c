@@ -385,9 +385,14 @@ weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_op
     if (options->packer != NULL) c->packer = *options->packer;
     for (uint32_t i = 0; i < c->n_files; i++)
         c->buffered = c->buffered || base_file_direct_align(c->files[i]) == 0;
-    if (options->map && d.plan.ring_bytes == 0) map_or_not(c, &d.plan, options, &local);
+    bool stand_in = options->stand_in_bytes != 0;
+    if (stand_in) d.plan.resident_bytes = mem_stand_in_bytes(c, &d, options);
+    if (options->map && d.plan.ring_bytes == 0 && !stand_in) map_or_not(c, &d.plan, options, &local);
     if (local.code != WEIR_OK || allocate(c, &d, &local) != WEIR_OK) goto fail;
-    if (c->maps == NULL && load_all(c, &d, options, &local) != WEIR_OK) goto fail;
+    if (stand_in)
+        mem_stand_in(c, &d, options);
+    else if (c->maps == NULL && load_all(c, &d, options, &local) != WEIR_OK)
+        goto fail;
     mem_finish_placing(c, &d);
     return WEIR_OK;
 

@@ -136,6 +136,11 @@ typedef struct mem_place_options {
      * packed then. */
     bool map;
     const mem_packer *packer; /* NULL: all weights stay in their file's layout. Copied */
+    /* Not 0: a rehearsal. Nothing is loaded; the weights that stay share a block of so many bytes, or of the
+     * largest of them, which holds the pattern over and over. What streams is read as ever. */
+    uint64_t stand_in_bytes;
+    uint16_t stand_in_pattern;
+    uint32_t stand_in_rows; /* not 0: so many rows of tables too, which are not read then */
 } mem_place_options;
 /* Allocates and loads the fixed part and the resident tiles. On failure nothing stays placed. */
 weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_options *options,

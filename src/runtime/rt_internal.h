@@ -9,9 +9,10 @@
  *   rt_load.c     placing and unplacing         rt_pass.c      passes that sessions share
  *   rt_answers.c  steps of several answers      rt_speculate*.c  guesses that a pass checks
  *   rt_budget.c   a budget that changes         rt_device.c    devices with memory of their own
- *   rt_predict*.c how fast it will be           rt_storage.c   what storage delivers, remembered
- *   rt_pack.c     packed files                  rt_calibrate.c products and reads, timed for a moment
- *   rt_policy.c   the memory check              rt_runtime.c   what is where
+ *   rt_predict.c  how fast it will be           rt_storage.c   what storage delivers, remembered
+ *   rt_rehearse.c passes run before a load      rt_calibrate.c whether packing pays
+ *   rt_pack.c     packed files                  rt_policy.c    the memory check
+ *   rt_runtime.c  what is where
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */
@@ -137,14 +138,6 @@ typedef struct rt_loaded {
     uint64_t limit_seen; /* the highest that control groups had */
 } rt_loaded;
 
-/* Bytes of weights per second that passes of so many rows work off, as rt_predict_rows.c measured it. */
-#define RT_MAX_TIMED 12
-typedef struct rt_timed {
-    uint32_t n_rows, n_threads;
-    double bare; /* without attention */
-    double best, middle, worst;
-} rt_timed;
-
 struct weir_model {
     weir_context *context;
     base_env *env;
@@ -154,12 +147,10 @@ struct weir_model {
     rt_text *text;
     uint64_t file_bytes, weight_bytes;
     uint32_t main_dtype;
-    rt_loaded *run;               /* NULL: not loaded */
+    rt_loaded *run; /* NULL: not loaded */
     weir_model *next_loaded;
-    base_storage storage;         /* of its largest file; bytes_per_s is 0: not known */
-    bool pack_known, pack_pays;   /* asked once, see rt_packing_pays */
-    rt_timed timed[RT_MAX_TIMED]; /* predictions for other budgets need no second run of the kernels */
-    uint32_t n_timed;
+    base_storage storage;       /* of its largest file; bytes_per_s is 0: not known */
+    bool pack_known, pack_pays; /* asked once, see rt_packing_pays */
     atomic_bool cancel;
 };
 
@@ -359,32 +350,42 @@ weir_status rt_text_chat(const weir_model *m, const fmt_chat **out, weir_error *
 void rt_text_finish(weir_model *m);
 
 /* ---- rt_calibrate.c ---- */
-/* Seconds, all measured in the same moment. */
-typedef struct rt_rates {
-    double stay_s_per_byte;          /* of a pass, for each byte of weights, when all are in memory */
-    double tile_s_per_byte;          /* of those that stream: the file's layout, and what reading costs */
-    double read_s_per_computed_byte; /* that reads take longer for each byte computed beside them */
-    double ring_share; /* of the rate of the reads that storage likes best, as the ring reads; at most 1 */
-    bool tiles_packed;
-} rt_rates;
 /* Products of a decoder layer: q, k, v, o, gate, up, down. */
 #define RT_PRODUCTS_PER_LAYER 7
-/* Seconds of what stands between two products, such as a norm, over the rows, the activations and the outputs
- * of this one; weight: as many floats. */
-weir_status rt_time_small(base_env *env, dev_device *device, const dev_op *product, void *weight,
-                          double *seconds, weir_error *err);
-/* Takes a few tenths of a second, and no more memory than the plan has for weights; storage is read where the
- * plan streams. */
-weir_status rt_calibrate(weir_model *m, dev_device *device, const rt_options *o, const rt_plan *plan,
-                         rt_rates *out, weir_error *err);
 /* Whether products of this model are quicker in the device's own layout, which mapped weights do not have. */
 weir_status rt_packing_pays(weir_model *m, dev_device *device, const rt_options *o, uint64_t weight_bytes,
                             bool *pays, weir_error *err);
 
-/* ---- rt_predict_rows.c ---- */
-/* Fills the ranges, prefill and all_sessions; speed is what decoding of one row was predicted with. */
-weir_status rt_predict_rows(weir_model *m, const rt_options *o, const rt_plan *plan, const mem_speed *speed,
-                            weir_prediction *out, weir_error *err);
+/* ---- rt_rehearse.c ---- */
+/* Text that sessions are taken to have, and what they add to it. */
+#define RT_TEXT_TOKENS   256
+#define RT_ANSWER_TOKENS 40
+/* A token of one session; of max_batch of them; a prompt's passes but for the last, and the last. */
+typedef enum rt_pass_kind {
+    RT_PASS_DECODE,
+    RT_PASS_SESSIONS,
+    RT_PASS_BODY,
+    RT_PASS_END,
+    RT_N_PASSES
+} rt_pass_kind;
+#define RT_ALL_PASSES ((UINT32_C(1) << RT_N_PASSES) - 1)
+/* Seconds of a pass; zeroes where there is none of the kind. wait: of the likely time, spent on storage. */
+typedef struct rt_pass_time {
+    double best, likely, worst, wait;
+} rt_pass_time;
+typedef struct rt_rehearsed {
+    rt_pass_time pass[RT_N_PASSES];
+} rt_rehearsed;
+/* Tokens of the prompt whose passes are rehearsed: whole passes of the plan's, RT_TEXT_TOKENS at most or one
+ * of them. */
+uint32_t rt_rehearsed_prompt(const rt_plan *plan);
+/* Runs passes of the kinds that `passes` has bits of, with the weights placed as `mem` says but for stand-ins
+ * of stand_in_bytes; the model is not loaded. Some tenths of a second for each kind; a pass of seconds is
+ * cut.
+ */
+weir_status rt_rehearse(weir_model *m, dev_device *device, const rt_options *o, const rt_plan *plan,
+                        const mem_plan *mem, uint64_t stand_in_bytes, uint32_t passes, rt_rehearsed *out,
+                        weir_error *err);
 
 /* ---- rt_storage.c ---- */
 /* Where most of the model lies. */
@@ -403,6 +404,8 @@ uint64_t rt_weights_room(const rt_need *need, uint64_t budget);
 weir_status rt_budget_follow(weir_model *m, weir_error *err);
 
 /* ---- rt_load.c ---- */
+/* Memory's view of a device's layout of weights. */
+mem_packer rt_packer(dev_device *device);
 /* Beside another loaded model, planning and loading need memory of the new budget before it is in force. */
 weir_status rt_budget_raise(weir_context *c, uint64_t budget_bytes, weir_error *err);
 /* Goes over to another plan with what is placed; as mem_resize. */

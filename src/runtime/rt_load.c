@@ -131,6 +131,11 @@ static void unpack_row(void *arg, uint32_t type, const void *group, size_t row_b
     d->table->unpack_row(d, type, group, row_bytes, row, dst);
 }
 
+mem_packer rt_packer(dev_device *device)
+{
+    return (mem_packer){.arg = device, .can_pack = can_pack, .pack = pack, .unpack_row = unpack_row};
+}
+
 static mem_place_options place_options(weir_model *m, const rt_loaded *run)
 {
     return (mem_place_options){
@@ -145,7 +150,7 @@ static mem_place_options place_options(weir_model *m, const rt_loaded *run)
 static weir_status place(weir_model *m, rt_loaded *run, weir_error *err)
 {
     mem_place_options options = place_options(m, run);
-    mem_packer packer = {.arg = run->device, .can_pack = can_pack, .pack = pack, .unpack_row = unpack_row};
+    mem_packer packer = rt_packer(run->device);
     if (run->options.pack) options.packer = &packer;
     return mem_place(m->component, &run->plan.memory, &options, err);
 }

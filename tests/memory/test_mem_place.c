@@ -313,6 +313,73 @@ static void the_page_cache_stays_empty(void **state)
     close_fixture(f);
 }
 
+static bool has_pattern(const uint8_t *p, uint64_t n, uint8_t low, uint8_t high)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (p[i] != (((uintptr_t)(p + i) & 1) != 0 ? high : low)) return false;
+    return true;
+}
+
+/* A rehearsal reads what streams, byte by byte, and nothing of what stays. */
+static void a_rehearsal_reads_only_what_streams(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_fixture(f, "stand", MEM_SEQUENCE);
+    for (size_t way = 0; way < N_WAYS; way++) {
+        if (!way_exists(f, &ways[way])) continue;
+        mem_plan plan = plan_of(f, budget_at(f, 60));
+        mem_place_options o = {.aio = ways[way], .stand_in_bytes = 1, .stand_in_pattern = 0x2211};
+        assert_status(mem_place(f->c, &plan, &o, &f->err), WEIR_OK);
+        base_ledger_view v;
+        base_ledger_read(f->env, &v);
+        uint64_t block = v.tag_bytes[BASE_TAG_WEIGHTS_RESIDENT];
+        assert_true(block > 0 && block < plan.resident_bytes);
+        assert_int_equal(v.tag_bytes[BASE_TAG_WEIGHTS_SLOTS], plan.ring_bytes);
+        assert_int_equal(stats_of(f).load_bytes, 0);
+        uint32_t n_streamed = 0, n_stay = 0;
+        assert_status(mem_pass_begin(f->c, f->order, f->n_order, NULL, &f->err), WEIR_OK);
+        for (size_t i = 0; i < f->n_order; i++) {
+            mem_weight_id id = f->order[i];
+            for (uint32_t k = 0; k < mem_weight_n_tiles(f->c, id); k++) {
+                mem_tile t;
+                assert_status(mem_tile_acquire(f->c, id, k, &t, &f->err), WEIR_OK);
+                uint64_t bytes = (t.row_end - t.row_begin) * f->weights[id].row_bytes;
+                if (t.slot != UINT32_MAX) {
+                    n_streamed++;
+                    assert_true(tile_is_right(f, id, &t));
+                } else {
+                    n_stay++;
+                    assert_true(has_pattern(t.data, bytes, 0x11, 0x22) ||
+                                has_pattern(t.data, bytes, 0x80, 0x3f));
+                }
+                mem_tile_release(f->c, &t);
+            }
+        }
+        mem_pass_end(f->c);
+        assert_true(n_streamed > 0 && n_stay > 0);
+        assert_true(stats_of(f).streamed_bytes >= plan.streamed_bytes);
+        mem_unplace(f->c);
+        assert_int_equal(ledger_bytes(f), f->baseline);
+    }
+    /* Whole: nothing is ever read, not even rows of the table where some of it stand in. */
+    mem_plan plan = plan_of(f, UINT64_MAX);
+    mem_place_options o = {
+        .aio = *first_way(f), .stand_in_bytes = 4096, .stand_in_pattern = 0x2211, .stand_in_rows = 2};
+    assert_status(mem_place(f->c, &plan, &o, &f->err), WEIR_OK);
+    uint64_t row_bytes = f->weights[f->table].row_bytes;
+    uint8_t *dst = malloc(2 * row_bytes);
+    const int32_t rows[] = {1, 0};
+    assert_non_null(dst);
+    assert_status(mem_rows_read(f->c, f->table, rows, 2, dst, row_bytes, &f->err), WEIR_OK);
+    assert_int_equal(stats_of(f).n_reads, 0);
+    assert_true(memchr(dst, 0x11, row_bytes) != NULL && memchr(dst, 0x22, row_bytes) != NULL);
+    free(dst);
+    mem_unplace(f->c);
+    assert_int_equal(ledger_bytes(f), f->baseline);
+    close_fixture(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,7 +387,7 @@ int main(void)
         cmocka_unit_test(the_right_units_stay),       cmocka_unit_test(overlapping_weights_share_memory),
         cmocka_unit_test(a_sequence_streams_evenly),  cmocka_unit_test(progress_and_cancellation),
         cmocka_unit_test(misuse_is_refused),          cmocka_unit_test(a_full_ledger_stops_placing),
-        cmocka_unit_test(the_page_cache_stays_empty),
+        cmocka_unit_test(the_page_cache_stays_empty), cmocka_unit_test(a_rehearsal_reads_only_what_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,39 @@ static void test_memory(void **state)
     uint64_t process = 0;
     for (uint32_t i = 0; i < plan.n_accounts; i++)
         if (strcmp(plan.accounts[i].tag, "process") == 0) process = plan.accounts[i].planned_bytes;
-    assert_true(process > 0 && v.peak_bytes <= o.mem_bytes - process);
+    /* Stacks of threads are counted by both. */
+    uint64_t own = v.peak_bytes - v.tag_peak_bytes[BASE_TAG_PROCESS];
+    assert_true(process > 0 && own <= o.mem_bytes - process);
+    weir_model_close(m);
+}
+
+/* The rate of each kind of pass lies in its range; a prompt's passes and those of more sessions give more
+ * tokens than a pass of one; and nothing is left placed, so that the model can be loaded. */
+static void test_kinds(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "gemma3");
+    for (int i = 0; i < 2; i++) {
+        weir_load_options o = budget_between(f, m, i == 0 ? 0.5 : 1.5);
+        o.prefill_chunk = 64;
+        o.n_sessions = o.max_batch = 3;
+        o.mem_bytes += 16 * MIB;
+        weir_prediction p = {0}, again = {0};
+        uint64_t before = held(f);
+        assert_ok(f, weir_model_predict(m, &o, 0, &p, &f->err));
+        assert_int_equal(held(f), before);
+        const weir_rate *rates[] = {&p.decode, &p.all_sessions, &p.prefill};
+        for (int k = 0; k < 3; k++) {
+            assert_true(rates[k]->low > 0 && rates[k]->low < rates[k]->likely);
+            assert_true(rates[k]->high > rates[k]->likely);
+        }
+        assert_int_equal(p.prefill_rows, 64);
+        assert_true(p.prefill.likely > p.decode.likely);
+        assert_ok(f, weir_model_load(m, &o, &f->err));
+        assert_int_equal(weir_model_predict(m, &o, 0, &again, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+        assert_mentions(f->err.message, "unload");
+        weir_model_unload(m);
+    }
     weir_model_close(m);
 }
 
@@ -194,6 +226,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_relations, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_whole, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_kinds, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_memory, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_auto_maps_by_speed, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_refused, fixture_setup, fixture_teardown),
