@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Holds `weir plan` against what runs: peaks and rates over models, types, budgets, contexts and sessions.
 
-usage: tools/bench_plan.py BUILD MODELS WORK [--part I/N] [--keep|--predict] [--write docs/capacity.md]
+usage: tools/bench_plan.py BUILD MODELS WORK [--part I/N|--rows A,B,..] [--keep|--predict] [--write docs/capacity.md]
 
-Each combination is one step of `weir measure` in a fresh process. --part does every N-th and keeps its rows in WORK, so that a long
-sweep can be done in pieces; --keep leaves out those that WORK has rows of, --predict predicts them anew and measures nothing;
+Each combination is one step of `weir measure` in a fresh process. --part does every N-th, --rows those named (from 0
+on), and their rows are kept in WORK, so that a long sweep can be done in pieces; --keep leaves out those that WORK has rows of, --predict predicts them anew and measures nothing;
 --write puts the table of all rows in WORK into the document. A peak is right within 2 % or 2 MiB of the plan, a rate within 15 % or
 in the range that was stated. Exit 1 where a peak is not right."""
 
@@ -139,6 +139,11 @@ def main():
         i = args.index("--part")
         part = tuple(int(x) for x in args[i + 1].split("/"))
         del args[i : i + 2]
+    only = None
+    if "--rows" in args:
+        i = args.index("--rows")
+        only = {int(x) for x in args[i + 1].split(",")}
+        del args[i : i + 2]
     if len(args) != 3:
         sys.exit(__doc__)
     weir, folder, work = os.path.join(args[0], "weir"), args[1], args[2]
@@ -146,7 +151,7 @@ def main():
     kept = os.path.join(work, "rows.json")
     rows = json.load(open(kept)) if os.path.exists(kept) else {}
     for i, (name, path, share, ctx, sessions) in enumerate(combinations(weir, folder, work)):
-        if i % part[1] != part[0] % part[1]:
+        if i % part[1] != part[0] % part[1] or (only is not None and i not in only):
             continue
         if again and "peak" in rows.get("%03d" % i, {}):
             row = rows["%03d" % i]

@@ -111,7 +111,7 @@ static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error
     row->decode_tps = cli_bench_median(x.decode, b->n_rounds);
     row->storage_bps = streams ? cli_bench_median(x.storage, x.n_storage) : 0;
     row->streamed_per_token = (double)x.streamed / b->n_decode;
-    status = weir_model_predict(b->model, &o, row->storage_bps, &row->predicted, err);
+    status = weir_model_predict(b->model, &o, 0, &row->predicted, err);
     if (status == WEIR_ERR_UNSUPPORTED) { /* nothing is predicted for devices */
         row->predicted.tokens_per_s = row->limit_tps = NAN;
         return WEIR_OK;
@@ -278,6 +278,8 @@ int cli_bench(int argc, char **argv)
     cli_add(&a, "depth", 0, CLI_U32, &b.depth, "N", "tokens before them, not timed (default 0)");
     cli_add(&a, "sessions", 0, CLI_U32, &b.n_sessions, "N",
             "decode N sessions that share passes against one alone, in turns (64 at most)");
+    cli_add(&a, "fewer-sessions", 0, CLI_FLAG, &b.common.load.fewer_sessions, NULL,
+            "where so many do not fit, take as many as do");
     cli_add(&a, "rounds", 0, CLI_U32, &b.n_rounds, "N",
             "rounds, of which the median counts (default 3, 32 at most)");
     cli_add_load(&a, &b.common);
@@ -299,6 +301,8 @@ int cli_bench(int argc, char **argv)
     rc = cli_speculate_check("bench", &b.speculate, &b.generate);
     if (rc != CLI_OK) return rc;
     if (b.speculate.mode == NULL && b.speculate.draft != NULL) b.speculate.mode = "auto";
+    if (b.common.load.fewer_sessions && b.n_sessions < 2)
+        return cli_usage("bench", "--fewer-sessions needs --sessions N");
     if (b.n_sessions > 1 && b.speculate.mode != NULL)
         return cli_usage("bench", "--sessions and --speculate are two measurements; give one of them");
     if (b.prompt != NULL && b.speculate.mode == NULL)

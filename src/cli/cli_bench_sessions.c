@@ -90,11 +90,15 @@ static weir_status one_budget(bench *b, uint64_t budget, sessions_row *row, weir
     o.mem_bytes = budget;
     o.n_sessions = o.max_batch = b->n_sessions;
     weir_status status = weir_model_plan(b->model, &o, &row->plan, err);
+    bench with = *b;
+    /* With --fewer-sessions as many as fit; else a load of all, which says what is missing. */
+    if (status == WEIR_OK && row->plan.fits)
+        o.n_sessions = o.max_batch = with.n_sessions = row->plan.n_sessions;
     if (status == WEIR_OK) status = weir_model_load(b->model, &o, err);
-    for (uint32_t i = 0; i < b->n_sessions && status == WEIR_OK; i++)
+    for (uint32_t i = 0; i < with.n_sessions && status == WEIR_OK; i++)
         status = weir_session_create(b->model, &s[i], err);
-    if (status == WEIR_OK) status = measure(b, s, row, err);
-    for (uint32_t i = 0; i < b->n_sessions; i++) weir_session_destroy(s[i]);
+    if (status == WEIR_OK) status = measure(&with, s, row, err);
+    for (uint32_t i = 0; i < with.n_sessions; i++) weir_session_destroy(s[i]);
     weir_model_unload(b->model);
     return status;
 }
@@ -102,7 +106,8 @@ static weir_status one_budget(bench *b, uint64_t budget, sessions_row *row, weir
 static json_t *row_json(const bench *b, const sessions_row *r)
 {
     json_t *j = cli_bench_json(b, &r->plan, &r->memory);
-    json_object_set_new(j, "sessions", json_integer(b->n_sessions));
+    json_object_set_new(j, "sessions", json_integer(r->plan.n_sessions));
+    json_object_set_new(j, "wanted_sessions", json_integer(b->n_sessions));
     json_object_set_new(j, "one_tps", cli_json_real(r->one_tps));
     json_object_set_new(j, "total_tps", cli_json_real(r->total_tps));
     json_object_set_new(j, "ratio", cli_json_real(r->total_tps / r->one_tps));
@@ -119,6 +124,9 @@ static void row_print(const sessions_row *r)
            weir_size_text(r->plan.planned_peak_bytes, c), weir_size_text(r->memory.peak_bytes, d), r->one_tps,
            r->total_tps, r->total_tps / r->one_tps, weir_size_text((uint64_t)r->one_streamed, e),
            weir_size_text((uint64_t)r->total_streamed, f), r->same ? "same" : "DIFFERENT");
+    if (r->plan.n_sessions < r->plan.wanted_sessions)
+        printf("of %u sessions only %u fit; these were measured\n", r->plan.wanted_sessions,
+               r->plan.n_sessions);
     fflush(stdout);
 }
 

@@ -110,6 +110,22 @@ static int model_json(const measure *m, weir_model *model, json_t *report)
     return rc;
 }
 
+/* No more sessions than fit, where that is asked for (R14.6). Where not even one does, the first step says
+ * so.
+ */
+static weir_status take_fewer(measure *m, weir_model *model, weir_error *err)
+{
+    weir_plan plan = {.struct_size = sizeof plan};
+    weir_load_options o = m->common.load;
+    o.n_sessions = o.max_batch = m->last;
+    weir_status status = weir_model_plan(model, &o, &plan, err);
+    if (status != WEIR_OK) return status;
+    uint32_t fit = plan.fits ? plan.n_sessions : 1;
+    if (fit < m->last) m->last = fit;
+    if (m->first > m->last) m->first = m->last;
+    return WEIR_OK;
+}
+
 /* What all steps share is decided once: a default budget or context would differ from step to step. */
 static int fix_options(measure *m, weir_model *model, json_t *report)
 {
@@ -120,8 +136,10 @@ static int fix_options(measure *m, weir_model *model, json_t *report)
     bool by_default = o->mem_bytes == 0;
     if (weir_machine_read(m->common.context, &machine, &err) != WEIR_OK) return cli_error("measure", &err);
     if (by_default) o->mem_bytes = machine.default_budget_bytes;
+    uint32_t wanted = m->last;
     o->n_sessions = o->max_batch = m->first;
     if (weir_model_plan(model, o, &plan, &err) != WEIR_OK) return cli_error("measure", &err);
+    if (o->fewer_sessions && take_fewer(m, model, &err) != WEIR_OK) return cli_error("measure", &err);
     if (o->ctx_tokens == 0) {
         uint32_t least = m->n_prompt + m->n_decode;
         o->ctx_tokens = plan.ctx_tokens > least ? plan.ctx_tokens : least;
@@ -130,7 +148,7 @@ static int fix_options(measure *m, weir_model *model, json_t *report)
     const cli_number fixed[] = {{"budget_bytes", o->mem_bytes}, {"ctx_tokens", o->ctx_tokens},
                                 {"prompt_tokens", m->n_prompt}, {"decode_tokens", m->n_decode},
                                 {"first_sessions", m->first},   {"last_sessions", m->last},
-                                {"threads", plan.n_threads}};
+                                {"wanted_sessions", wanted},    {"threads", plan.n_threads}};
     cli_json_numbers(j, fixed, sizeof fixed / sizeof *fixed);
     json_object_set_new(j, "budget_is_default", json_boolean(by_default));
     json_object_set_new(j, "kv_type", json_string(o->kv_type == WEIR_KV_F32 ? "f32" : "f16"));
@@ -173,22 +191,19 @@ static void host_json(const measure *m, json_t *host)
                                                                : json_null());
 }
 
-/* What a step is expected to do. It is measured here and not in the step, whose memory is the plan's alone,
- * and left out where memory is short. */
-static void predict(const measure *m, weir_model *model, uint32_t sessions, json_t *step)
+/* What a step is expected to do, before it runs. It is measured here and not in the step, whose memory is the
+ * plan's alone, and left out where memory is short. */
+static bool predict(const measure *m, weir_model *model, uint32_t sessions, weir_prediction *p)
 {
     enum { ROOM_BYTES = 256 << 20 };
     weir_error err;
     weir_machine machine = {.struct_size = sizeof machine};
-    weir_prediction p = {.struct_size = sizeof p};
     weir_load_options o = m->common.load;
     o.n_sessions = o.max_batch = sessions;
-    if (weir_machine_read(m->common.context, &machine, &err) != WEIR_OK) return;
-    if (machine.cgroup_free_bytes < ROOM_BYTES || machine.available_bytes < ROOM_BYTES) return;
-    if (weir_model_predict(model, &o, 0, &p, &err) != WEIR_OK) return;
-    json_object_set_new(step, "prediction", cli_json_prediction(&p));
-    json_object_set_new(step, "predicted_decode_tps", cli_json_real(p.all_sessions.likely));
-    json_object_set_new(step, "predicted_prefill_tps", cli_json_real(p.prefill.likely));
+    p->struct_size = sizeof *p;
+    if (weir_machine_read(m->common.context, &machine, &err) != WEIR_OK) return false;
+    if (machine.cgroup_free_bytes < ROOM_BYTES || machine.available_bytes < ROOM_BYTES) return false;
+    return weir_model_predict(model, &o, 0, p, &err) == WEIR_OK;
 }
 
 static int describe(measure *m, json_t *report)
@@ -227,10 +242,16 @@ static int ramp(const measure *m, json_t *report, uint32_t *n_ok)
     if (weir_model_open(m->common.context, m->common.model, &model, &err) != WEIR_OK)
         return cli_error("measure", &err);
     for (uint32_t n = m->first; n <= m->last && cli_pending_interrupt() == 0; n++) {
+        weir_prediction p;
+        bool predicted = predict(m, model, n, &p);
         json_t *step = cli_measure_step(m, n);
         if (step == NULL) break;
         json_array_append_new(steps, step);
-        predict(m, model, n, step);
+        if (predicted) {
+            json_object_set_new(step, "prediction", cli_json_prediction(&p));
+            json_object_set_new(step, "predicted_decode_tps", cli_json_real(p.all_sessions.likely));
+            json_object_set_new(step, "predicted_prefill_tps", cli_json_real(p.prefill.likely));
+        }
         *n_ok += strcmp(cli_measure_word(step, "outcome"), "ok") == 0;
         if (!m->common.json) cli_measure_line(step);
     }
@@ -294,6 +315,8 @@ int cli_measure(int argc, char **argv)
     cli_add_model(&a, &m.common);
     cli_add(&a, "sessions", 0, CLI_TEXT, &m.sessions_text, "N|A..B",
             "sessions at once; one step each (default 1)");
+    cli_add(&a, "fewer-sessions", 0, CLI_FLAG, &m.common.load.fewer_sessions, NULL,
+            "end with as many as fit the budget");
     cli_add_mem(&a, &m.common);
     cli_add(&a, "prompt-tokens", 0, CLI_U32, &m.n_prompt, "N", "tokens of each prompt (default 32)");
     cli_add(&a, "n", 'n', CLI_U32, &m.n_decode, "N", "tokens decoded by each session (default 32)");

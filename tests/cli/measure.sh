@@ -49,6 +49,13 @@ check "a refusal has its status, its missing bytes and what would fit" 'grep -q 
 $measure --mem 1MiB --ctx 128 -o "$tmp/r" --html "$tmp/h" >"$tmp/out" 2>/dev/null
 check "no step that ran: exit 1, and both reports are written" '[ $? = 1 ] && [ "$(list outcome "$tmp/r")" = "refused " ] && grep -q "BUDGET" "$tmp/h"'
 
+$measure --sessions 1..8 --fewer-sessions --ctx 512 --mem "$((smallest + 1048576))B" -o "$tmp/f" >/dev/null 2>&1
+check "--fewer-sessions ends with as many as fit: no step is refused (R14.6)" '[ $? = 0 ] && [ "$(field wanted_sessions "$tmp/f")" = 8 ] && [ "$(field last_sessions "$tmp/f")" = "$(all outcome "$tmp/f" | wc -l)" ] && [ "$(all outcome "$tmp/f" | sort -u)" = ok ] && [ "$(all outcome "$tmp/f" | wc -l)" -lt 8 ]'
+"$weir" bench "$tmp/m.gguf" --sessions 8 --ctx 512 --mem "$((smallest + 1048576))B" >/dev/null 2>"$tmp/err"
+check "bench refuses sessions that do not fit" '[ $? = 1 ] && grep -q "missing" "$tmp/err"'
+"$weir" bench "$tmp/m.gguf" --sessions 8 --fewer-sessions --ctx 512 -n 4 --prompt-tokens 8 --rounds 1 --mem "$((smallest + 1048576))B" --json >"$tmp/b" 2>/dev/null
+check "bench --fewer-sessions takes as many as fit" '[ $? = 0 ] && [ "$(field wanted_sessions "$tmp/b")" = 8 ] && [ "$(field sessions "$tmp/b")" -ge 1 ] && [ "$(field sessions "$tmp/b")" -lt 8 ] && [ "$(field same_logits "$tmp/b")" = true ]'
+
 # ---- failures inside a step
 $measure --ctx 128 --mem 64MiB --set fault=no-such-fault -o "$tmp/r" >/dev/null 2>"$tmp/err"
 check "a setting that is none is refused at once" '[ $? = 2 ] && [ -s "$tmp/err" ]'
