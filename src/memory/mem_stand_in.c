@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* Where kernels may want whole lines. */
-#define STAND_IN_ALIGN 64
+/* Weights lie as in their file against the lines of a cache, which decides how many a load touches. */
+#define LINE_BYTES 64
 
 /* Norms and other small tables: twice this is 1.002 as F32, it is 1.0 as BF16 and 1.875 as F16. */
 #define FIXED_PATTERN UINT16_C(0x3f80)
@@ -43,12 +43,13 @@ static void point_part(mem_component *c, mem_part part, const mem_cut *cut, cons
         uint32_t rows = mem_part_rows(c, w, part, cut);
         if (rows == 0) continue;
         uint64_t bytes = rows * w->row_bytes;
-        if (at + bytes > block_bytes) at = 0;
+        at = base_align_up(at, LINE_BYTES) + w->offset % LINE_BYTES;
+        if (at + bytes > block_bytes) at = base_min(w->offset % LINE_BYTES, block_bytes - bytes);
         w->resident_rows = rows;
         w->packed_rows =
             w->packed ? (uint32_t)base_min(rows, mem_group_rows(w)) : mem_rows_to_pack(c, w, rows);
         w->data = block + at;
-        at += base_align_up(bytes, STAND_IN_ALIGN);
+        at += bytes;
     }
 }
 
