@@ -63,7 +63,7 @@ def measure(weir, path, share, ctx, sessions):
     smallest, whole = plan["smallest_bytes"], plan["whole_bytes"]
     budget = int(smallest + share * (whole - smallest)) // MIB * MIB + MIB
     report = run([weir, "measure", path, "--sessions", "%d..%d" % (sessions, sessions), "--mem", "%dB" % budget, "--prompt-tokens", "256",
-                  "-n", "40", "--no-hash", "--interval", "20", "--json"] + options)
+                  "-n", "40", "--no-hash", "--interval", "250", "--json"] + options)
     if "steps" not in report:
         return report
     step = report["steps"][0]
