@@ -1,4 +1,5 @@
-/* Workers that split loops.
+/* Workers that split loops. Each begins with a stretch of its own, the same for the same loop, so that what
+ * it left in its cache in one run is there for it in the next; who is done helps the others.
  *
  * A decode step does hundreds of runs of a few microseconds each, so a run must cost next to nothing. All of
  * its state that changes is one word, the gate:
@@ -34,7 +35,10 @@
 #define GATE_INSIDE   (GATE_OPEN - 1)
 #define GATE_STEP     (UINT64_C(1) << 32)
 
+/* A worker and its stretch of pieces; a line of its own, since others take from it only at the end. */
 typedef struct pool_worker {
+    _Alignas(CACHE_LINE) _Atomic size_t next_piece;
+    size_t end_piece;
     base_pool *pool;
     pthread_t thread;
     uint32_t index;
@@ -46,20 +50,23 @@ struct base_pool {
     uint32_t n_started; /* threads that run: n_threads - 1 once created */
     int64_t spin_ns;
     base_cpus cpus; /* n = 0: nobody is bound */
-    pool_worker *workers;
     base_task_fn fn;
     void *arg;
     size_t n;
     size_t grain;
-    size_t n_pieces;
     _Alignas(CACHE_LINE) _Atomic uint64_t gate;
-    _Alignas(CACHE_LINE) _Atomic size_t next_piece;
     _Alignas(CACHE_LINE) _Atomic uint32_t sleepers; /* workers that sleep or are about to */
     _Atomic uint32_t alarm;                         /* futex word of the workers: changes to wake them */
     _Atomic uint32_t caller_sleeps;
     _Atomic uint32_t all_left; /* futex word of the caller */
     _Atomic bool stop;
+    pool_worker workers[]; /* n_threads */
 };
+
+static size_t pool_bytes(uint32_t n_threads)
+{
+    return sizeof(base_pool) + n_threads * sizeof(pool_worker);
+}
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
 {
@@ -87,14 +94,32 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void take_pieces(base_pool *p, uint32_t worker)
+static void take_from(base_pool *p, pool_worker *owner, uint32_t worker)
 {
-    for (;;) {
-        size_t piece = atomic_fetch_add_explicit(&p->next_piece, 1, memory_order_relaxed);
-        if (piece >= p->n_pieces) return;
+    /* Looking first keeps the line with its owner. */
+    while (atomic_load_explicit(&owner->next_piece, memory_order_relaxed) < owner->end_piece) {
+        size_t piece = atomic_fetch_add_explicit(&owner->next_piece, 1, memory_order_relaxed);
+        if (piece >= owner->end_piece) return;
         size_t begin = piece * p->grain;
         size_t end = p->n - begin > p->grain ? begin + p->grain : p->n;
         p->fn(p->arg, worker, begin, end);
+    }
+}
+
+static void take_pieces(base_pool *p, uint32_t worker)
+{
+    for (uint32_t i = worker; i < p->n_threads; i++) take_from(p, &p->workers[i], worker);
+    for (uint32_t i = 0; i < worker; i++) take_from(p, &p->workers[i], worker);
+}
+
+/* Stretches of about equally many pieces. */
+static void share_out(base_pool *p, size_t n_pieces)
+{
+    size_t each = n_pieces / p->n_threads, more = n_pieces % p->n_threads, at = 0;
+    for (uint32_t i = 0; i < p->n_threads; i++) {
+        atomic_store_explicit(&p->workers[i].next_piece, at, memory_order_relaxed);
+        at += each + (i < more);
+        p->workers[i].end_piece = at;
     }
 }
 
@@ -179,12 +204,10 @@ weir_status base_pool_create_on(base_env *env, uint32_t n_threads, const base_cp
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%u threads: between 1 and %d are possible",
                          n_threads, MAX_THREADS);
     weir_error local = {0};
-    base_pool *p = base_pages_alloc(env, BASE_TAG_RUNTIME, sizeof *p, false, &local);
+    base_pool *p = base_pages_alloc(env, BASE_TAG_RUNTIME, pool_bytes(n_threads), false, &local);
     if (p == NULL) goto fail;
     p->env = env;
     p->n_threads = n_threads;
-    p->workers = base_alloc_array(env, BASE_TAG_RUNTIME, n_threads, sizeof *p->workers, &local);
-    if (p->workers == NULL) goto fail;
     /* A worker that spins on the processor of one that has work only delays it. */
     p->spin_ns = n_threads <= base_cpu_count() ? SPIN_NS : 0;
     if (cpus != NULL) p->cpus = *cpus;
@@ -193,7 +216,8 @@ weir_status base_pool_create_on(base_env *env, uint32_t n_threads, const base_cp
         pool_worker *w = &p->workers[i];
         char name[16];
         snprintf(name, sizeof name, "weir-work-%u", i);
-        *w = (pool_worker){.pool = p, .index = i};
+        w->pool = p;
+        w->index = i;
         if (base_thread_start(env, worker_main, w, name, STACK_BYTES, &w->thread, &local) != WEIR_OK)
             goto fail;
         p->n_started++;
@@ -217,8 +241,7 @@ void base_pool_destroy(base_pool *p)
         base_thread_join(p->env, p->workers[i].thread, STACK_BYTES);
     }
     base_env *env = p->env;
-    base_free(env, p->workers);
-    base_pages_free(env, BASE_TAG_RUNTIME, p, sizeof *p);
+    base_pages_free(env, BASE_TAG_RUNTIME, p, pool_bytes(p->n_threads));
 }
 
 uint32_t base_pool_threads(const base_pool *pool)
@@ -264,8 +287,7 @@ void base_pool_run(base_pool *p, base_task_fn fn, void *arg, size_t n, size_t gr
     p->arg = arg;
     p->n = n;
     p->grain = grain;
-    p->n_pieces = n_pieces;
-    atomic_store_explicit(&p->next_piece, 0, memory_order_relaxed);
+    share_out(p, n_pieces);
     uint64_t gate = atomic_load_explicit(&p->gate, memory_order_relaxed);
     atomic_store(&p->gate, (gate & ~(GATE_STEP - 1)) + GATE_STEP + GATE_OPEN);
     if (atomic_load(&p->sleepers) != 0) {

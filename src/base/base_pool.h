@@ -23,7 +23,8 @@ static inline weir_status base_pool_create(base_env *env, uint32_t n_threads, ba
 }
 void base_pool_destroy(base_pool *pool); /* takes NULL */
 uint32_t base_pool_threads(const base_pool *pool);
-/* Runs fn over [0, n) in pieces of `grain` items taken by whoever is free; returns when all are done. */
+/* Runs fn over [0, n) in pieces of `grain` items; returns when all are done. A worker takes the pieces of its
+ * own stretch first, in order (the same stretch for the same n and grain), then what others have left. */
 void base_pool_run(base_pool *pool, base_task_fn fn, void *arg, size_t n, size_t grain);
 /* Processors this process may use (affinity mask and cgroup quota counted), at least 1. */
 uint32_t base_cpu_count(void);
