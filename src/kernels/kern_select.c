@@ -178,10 +178,10 @@ size_t kern_attention_scratch_bytes(uint32_t n_positions, uint32_t head_dim)
     return size_of(KERN_ATTENTION_QUERIES * query + wide, sizeof(float), 64);
 }
 
-size_t kern_attention_cut_scratch_bytes(uint32_t head_dim)
+size_t kern_attention_cut_scratch_bytes(uint32_t n_heads, uint32_t head_dim)
 {
     size_t wide = KERN_ATTENTION_WIDE * (size_t)(head_dim > 64 ? head_dim : 64);
-    return size_of(KERN_ATTENTION_QUERIES * (size_t)head_dim + wide, sizeof(float), 64);
+    return size_of((size_t)n_heads * head_dim + wide, sizeof(float), 64);
 }
 
 bool kern_attention_cut_init(kern_attention_cut *c, const kern_attention *a, void *shared, size_t bytes)

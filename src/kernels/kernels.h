@@ -155,7 +155,7 @@ const char *const *kern_available(void);
  * to n_positions. */
 size_t kern_scratch_bytes(size_t k);
 size_t kern_attention_scratch_bytes(uint32_t n_positions, uint32_t head_dim);
-size_t kern_attention_cut_scratch_bytes(uint32_t head_dim); /* never more than the one above */
+size_t kern_attention_cut_scratch_bytes(uint32_t n_heads, uint32_t head_dim);
 
 /* cos and sin of position x inv_freq[i], times mscale: n_half cosines, then n_half sines. Scalar double
  * arithmetic of our own, the same on every machine. */

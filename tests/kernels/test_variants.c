@@ -540,7 +540,7 @@ static void run_cut(pair_of_tables *t, const kern_table *table, const kern_atten
     kern_attention_cut c;
     guarded gm, gs;
     float *begin = NULL, *end;
-    void *scratch = guarded_alloc(&gs, kern_attention_cut_scratch_bytes(a->head_dim), 0x5a);
+    void *scratch = guarded_alloc(&gs, kern_attention_cut_scratch_bytes(a->n_heads, a->head_dim), 0x5a);
     uint32_t turn, heads = a->n_heads;
     assert_true(kern_attention_cut_init(&c, a, begin = guarded_alloc(&gm, 64, 0), SIZE_MAX));
     size_t bytes = (size_t)((char *)(c.top + (size_t)heads * c.n_segments) - (char *)begin);

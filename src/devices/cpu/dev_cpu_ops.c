@@ -23,7 +23,7 @@ typedef struct cpu_task {
     const dev_cpu *d;
     const dev_op *op;
     kern_matmul matmul;
-    size_t pieces; /* per row, where rows are cut */
+    size_t pieces; /* per row, where rows are cut; per segment of a row of attention */
     uint32_t heads_per_item, rows_per_item;
     kern_attention_cut cut;
     size_t cut_scratch; /* bytes of a worker, at the beginning of the work space */
@@ -265,31 +265,32 @@ static void attention_items(void *arg, uint32_t worker, size_t begin, size_t end
     }
 }
 
-/* A row cut by positions: an item is a segment of one cache head. */
+/* A row cut by positions: an item is a segment, of all heads or of those of one cache head. Segments come
+ * first, so that who takes items in order reads the cache as it lies. */
+static void cut_items(const cpu_task *t, uint32_t worker, size_t begin, size_t end,
+                      void (*step)(const kern_attention_cut *, uint32_t, uint32_t, uint32_t, void *))
+{
+    uint32_t heads = (uint32_t)(t->op->n_heads / t->pieces);
+
+    for (size_t i = begin; i < end; i++) {
+        uint32_t head = (uint32_t)(i % t->pieces) * heads;
+
+        step(&t->cut, head, head + heads, (uint32_t)(i / t->pieces), t->d->scratch + worker * t->cut_scratch);
+    }
+}
+
 static void scores_items(void *arg, uint32_t worker, size_t begin, size_t end)
 {
     const cpu_task *t = arg;
-    uint32_t shared = t->op->n_heads / t->op->n_kv_heads, n = t->cut.n_segments;
-    uint8_t *scratch = t->d->scratch + worker * t->cut_scratch;
 
-    for (size_t i = begin; i < end; i++) {
-        uint32_t head = (uint32_t)(i / n) * shared;
-
-        t->d->kern->attention_scores(&t->cut, head, head + shared, (uint32_t)(i % n), scratch);
-    }
+    cut_items(t, worker, begin, end, t->d->kern->attention_scores);
 }
 
 static void values_items(void *arg, uint32_t worker, size_t begin, size_t end)
 {
     const cpu_task *t = arg;
-    uint32_t shared = t->op->n_heads / t->op->n_kv_heads, n = t->cut.n_segments;
-    uint8_t *scratch = t->d->scratch + worker * t->cut_scratch;
 
-    for (size_t i = begin; i < end; i++) {
-        uint32_t head = (uint32_t)(i / n) * shared;
-
-        t->d->kern->attention_values(&t->cut, head, head + shared, (uint32_t)(i % n), scratch);
-    }
+    cut_items(t, worker, begin, end, t->d->kern->attention_values);
 }
 
 static void finish_items(void *arg, uint32_t worker, size_t begin, size_t end)
@@ -331,12 +332,13 @@ static bool run_cut(cpu_task *t, size_t n, size_t load, size_t cost)
     size_t items, cut_load;
     uint64_t own;
 
-    t->cut_scratch = kern_attention_cut_scratch_bytes(op->head_dim);
+    t->cut_scratch = kern_attention_cut_scratch_bytes(op->n_heads, op->head_dim);
     if (!base_mul(t->cut_scratch, d->n_threads, &own) || own > d->scratch_bytes ||
         !kern_attention_cut_init(&t->cut, &a, d->scratch + own, d->scratch_bytes - own))
         return false;
-    items = (size_t)op->n_kv_heads * t->cut.n_segments;
-    cut_load = (items + d->n_threads - 1) / d->n_threads * (op->n_heads / op->n_kv_heads + 2);
+    t->pieces = t->cut.n_segments < 4 * (size_t)d->n_threads ? op->n_kv_heads : 1;
+    items = t->pieces * t->cut.n_segments;
+    cut_load = (items + d->n_threads - 1) / d->n_threads * (op->n_heads + 2 * op->n_kv_heads) / t->pieces;
     if (cut_load * n / t->cut.n_segments + CUT_COST >= load * n) return false;
     cpu_split(d, scores_items, t, items, 1, cost);
     cpu_split(d, values_items, t, items, 1, cost);

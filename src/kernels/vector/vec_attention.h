@@ -441,14 +441,19 @@ static void finish_group(const att_group *g)
     }
 }
 
-/* Cache, scratch and scaled queries of a group whose heads, rows and range of positions are set. */
+/* The beginning of a group's scratch; heads, rows and their number are set. */
 static void open_group(att_group *g, float *scratch)
+{
+    const uint32_t head_dim = g->a->head_dim;
+    g->widens = g->a->kv->dtype == BASE_F16 && g->n > tile_queries(g);
+    g->wide = scratch;
+    g->q = g->wide + KERN_ATTENTION_WIDE * (size_t)(head_dim > 64 ? head_dim : 64);
+}
+
+static void scale_queries(const att_group *g)
 {
     const kern_attention *a = g->a;
     const uint32_t head_dim = a->head_dim, tile = tile_queries(g);
-    g->widens = a->kv->dtype == BASE_F16 && g->n > tile;
-    g->wide = scratch;
-    g->q = g->wide + KERN_ATTENTION_WIDE * (size_t)(head_dim > 64 ? head_dim : 64);
     for (uint32_t i = 0; i < g->n; i++) {
         uint32_t at = i / tile * tile, n = g->n - at < tile ? g->n - at : tile;
         const float *q =
@@ -467,6 +472,7 @@ static void attend_group(att_group *g, float *scratch)
     g->e_stride = (size_t)(g->end - 1 - g->base) / 16 * 16 + 16;
     g->e_stride |= 16; /* an odd number of lines: rows of queries do not share their place in the caches */
     open_group(g, scratch);
+    scale_queries(g);
     g->acc = g->q + (size_t)KERN_ATTENTION_QUERIES * a->head_dim;
     g->total = g->acc + (size_t)KERN_ATTENTION_QUERIES * a->head_dim;
     g->e = g->total + (size_t)KERN_ATTENTION_QUERIES * a->head_dim;
@@ -508,10 +514,16 @@ void V_NAME(kern_attention)(const kern_attention *a, uint32_t head_begin, uint32
     }
 }
 
-/* ---- the same in steps ---- */
+/* ---- the same in steps ----
+ *
+ * All heads go along a segment together, a stretch of positions after the other: the cache is read as it
+ * lies.
+ */
+#define CUT_STRETCH (2 * ATT_POSITIONS)
 
-static void open_cut(att_group *g, const kern_attention_cut *c, uint32_t head, uint32_t head_end,
-                     void *scratch)
+/* The heads of a cut from `head` on that go together, of those from head_begin on. */
+static void open_cut(att_group *g, const kern_attention_cut *c, uint32_t head_begin, uint32_t head,
+                     uint32_t head_end, void *scratch)
 {
     next_heads(g, head, head_end);
     g->n = g->n_heads;
@@ -519,6 +531,13 @@ static void open_cut(att_group *g, const kern_attention_cut *c, uint32_t head, u
     g->e_stride = c->e_stride;
     g->e = c->e + head * c->e_stride;
     open_group(g, scratch);
+    g->q += (size_t)(head - head_begin) * c->a.head_dim;
+}
+
+/* Where the stretch that holds position p ends. */
+static uint32_t stretch_end(uint32_t p, uint32_t to)
+{
+    return to - p < CUT_STRETCH - p % CUT_STRETCH ? to : p - p % CUT_STRETCH + CUT_STRETCH;
 }
 
 void V_NAME(kern_attention_scores)(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
@@ -528,29 +547,40 @@ void V_NAME(kern_attention_scores)(const kern_attention_cut *c, uint32_t head_be
     uint32_t from, to;
     kern_cut_range(c, segment, &from, &to);
     for (uint32_t head = head_begin; head < head_end; head += g.n_heads) {
-        open_cut(&g, c, head, head_end, scratch);
-        score_range(&g, from / 16 * 16, to);
-        for (uint32_t i = 0; i < g.n; i++)
-            c->top[(size_t)(head + i) * c->n_segments + segment] =
-                top_score(g.a, g.e + i * g.e_stride, from - g.base, to - g.base);
+        open_cut(&g, c, head_begin, head, head_end, scratch);
+        scale_queries(&g);
     }
+    for (uint32_t p = from / 16 * 16, end; p < to; p = end) {
+        end = stretch_end(p, to);
+        for (uint32_t head = head_begin; head < head_end; head += g.n_heads) {
+            open_cut(&g, c, head_begin, head, head_end, scratch);
+            score_range(&g, p, end);
+        }
+    }
+    for (uint32_t head = head_begin; head < head_end; head++)
+        c->top[(size_t)head * c->n_segments + segment] =
+            top_score(&c->a, c->e + head * c->e_stride, from - kern_cut_base(c), to - kern_cut_base(c));
 }
 
 void V_NAME(kern_attention_values)(const kern_attention_cut *c, uint32_t head_begin, uint32_t head_end,
                                    uint32_t segment, void *scratch)
 {
     att_group g = {.a = &c->a, .n_rows = 1};
-    uint32_t from, to;
+    uint32_t from, to, base = kern_cut_base(c);
     kern_cut_range(c, segment, &from, &to);
-    for (uint32_t head = head_begin; head < head_end; head += g.n_heads) {
+    for (uint32_t head = head_begin; head < head_end; head++) {
         vf lanes[ATT_PARTS]; /* of this segment alone: of no use */
         for (int p = 0; p < ATT_PARTS; p++) lanes[p] = v_zero();
-        open_cut(&g, c, head, head_end, scratch);
-        for (uint32_t i = 0; i < g.n; i++)
-            weigh(g.e + i * g.e_stride, from - g.base, to - g.base, kern_cut_top(c, head + i), lanes);
-        g.acc = kern_cut_sums(c, segment, head);
-        memset(g.acc, 0, (size_t)g.n * g.a->head_dim * sizeof(float));
-        value_segment(&g, from, to);
+        weigh(c->e + head * c->e_stride, from - base, to - base, kern_cut_top(c, head), lanes);
+        memset(kern_cut_sums(c, segment, head), 0, c->a.head_dim * sizeof(float));
+    }
+    for (uint32_t p = from, end; p < to; p = end) {
+        end = stretch_end(p, to);
+        for (uint32_t head = head_begin; head < head_end; head += g.n_heads) {
+            open_cut(&g, c, head_begin, head, head_end, scratch);
+            g.acc = kern_cut_sums(c, segment, head);
+            value_segment(&g, p, end);
+        }
     }
 }
 
