@@ -295,39 +295,53 @@ static void *map_aligned(uint64_t bytes)
     return mapped + head;
 }
 
-/* Maps pages that are there at once: a lack of memory is an error now and not a signal later. */
-static void *map_present(uint64_t bytes)
+/* Puts pages into memory now: a lack of it is an error now and not a signal later. */
+static bool make_present(char *p, uint64_t bytes)
 {
-    char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) return MAP_FAILED;
-    if (madvise(p, bytes, MADV_POPULATE_WRITE) == 0) return p;
-    if (errno != EINVAL) {
-        munmap(p, bytes);
-        return MAP_FAILED;
-    }
+    if (madvise(p, bytes, MADV_POPULATE_WRITE) == 0) return true;
+    if (errno != EINVAL) return false;
     /* Before Linux 5.14. */
     for (uint64_t i = 0; i < bytes; i += PAGE_BYTES) *(volatile char *)(p + i) = 0;
-    return p;
+    return true;
 }
 
-void *base_pages_alloc(base_env *env, base_tag tag, uint64_t bytes, bool huge, weir_error *err)
+static void *map_pages(uint64_t bytes, bool huge, bool present)
+{
+    void *p = huge ? map_aligned(bytes)
+                   : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED || !present || make_present(p, bytes)) return p;
+    munmap(p, bytes);
+    return MAP_FAILED;
+}
+
+static void *alloc_pages(base_env *env, base_tag tag, uint64_t bytes, bool huge, bool present,
+                         weir_error *err)
 {
     if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES) {
         fail_overflow(err, tag, 1, bytes);
         return NULL;
     }
     uint64_t total = page_bytes(bytes);
+    bool large = huge && total >= HUGE_BYTES;
     if (base_ledger_reserve(env, tag, total, err) != WEIR_OK) return NULL;
     void *p = MAP_FAILED;
-    if (!base_fault(env, BASE_FAULT_HOST_ALLOC, NULL)) {
-        p = huge && total >= HUGE_BYTES ? map_aligned(total) : map_present(total);
-    }
+    if (!base_fault(env, BASE_FAULT_HOST_ALLOC, NULL)) p = map_pages(total, large, present || !large);
     if (p == MAP_FAILED) {
         base_ledger_release(env, tag, total);
         fail_memory(env, err, tag, total);
         return NULL;
     }
     return p;
+}
+
+void *base_pages_alloc(base_env *env, base_tag tag, uint64_t bytes, bool huge, weir_error *err)
+{
+    return alloc_pages(env, tag, bytes, huge, !huge, err);
+}
+
+void *base_pages_alloc_present(base_env *env, base_tag tag, uint64_t bytes, weir_error *err)
+{
+    return alloc_pages(env, tag, bytes, true, true, err);
 }
 
 void base_pages_free(base_env *env, base_tag tag, void *p, uint64_t bytes)

@@ -88,6 +88,8 @@ char *base_strndup(base_env *env, base_tag tag, const char *text, size_t bytes, 
  * lack of memory shows here; huge blocks are filled by their owner at once. Free with the same byte count.
  * Fault site: "host_alloc". */
 void *base_pages_alloc(base_env *env, base_tag tag, uint64_t bytes, bool huge, weir_error *err);
+/* The same with huge, and every page in memory on return: for what is read everywhere and filled slowly. */
+void *base_pages_alloc_present(base_env *env, base_tag tag, uint64_t bytes, weir_error *err);
 void base_pages_free(base_env *env, base_tag tag, void *p, uint64_t bytes);
 /* Shortens or lengthens pages that were allocated with huge; gives where they are now. What both lengths have
  * stays and is not copied, so memory never holds it twice; new pages are zeroed. NULL on failure, with the

@@ -2,6 +2,7 @@
 #include "base_test.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 static void blocks_are_zeroed_aligned_and_counted(void **state)
 {
@@ -184,6 +185,26 @@ static void pages_are_aligned_zeroed_and_rounded(void **state)
     assert_int_equal(booked(fix->env), 0);
 }
 
+static void present_pages_are_there(void **state)
+{
+    fixture *fix = *state;
+    static const uint64_t sizes[] = {1, 4096, (2 << 20) - 1, (5 << 20) + 1};
+    static unsigned char there[(6 << 20) / 4096];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = (size_t)(sizes[i] + 4095) / 4096;
+        unsigned char *p = base_pages_alloc_present(fix->env, BASE_TAG_KV, sizes[i], &fix->err);
+        assert_non_null(p);
+        assert_int_equal(booked(fix->env), n * 4096);
+        assert_int_equal(mincore(p, n * 4096, there), 0);
+        for (size_t k = 0; k < n; k++) assert_true(there[k] & 1 && p[k * 4096] == 0);
+        if (sizes[i] >= 2 << 20) assert_int_equal((uintptr_t)p % (2 << 20), 0);
+        base_pages_free(fix->env, BASE_TAG_KV, p, sizes[i]);
+        assert_int_equal(booked(fix->env), 0);
+    }
+    assert_null(base_pages_alloc_present(fix->env, BASE_TAG_KV, UINT64_C(1) << 61, &fix->err));
+    assert_int_equal(fix->err.code, WEIR_ERR_OUT_OF_MEMORY);
+}
+
 static void strings_are_copied(void **state)
 {
     fixture *fix = *state;
@@ -335,6 +356,7 @@ int main(void)
         TEST(impossible_sizes_are_refused),
         TEST(what_the_system_refuses_is_out_of_memory),
         TEST(pages_are_aligned_zeroed_and_rounded),
+        TEST(present_pages_are_there),
         TEST(strings_are_copied),
         cmocka_unit_test(every_tag_has_a_text),
         TEST(each_allocation_may_fail_once_and_for_good),

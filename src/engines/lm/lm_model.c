@@ -110,7 +110,7 @@ static void *alloc_block(base_env *env, mem_source *source, uint64_t bytes, weir
 {
     void *block;
 
-    if (source == NULL) return base_pages_alloc(env, BASE_TAG_KV, bytes, false, err);
+    if (source == NULL) return base_pages_alloc_present(env, BASE_TAG_KV, bytes, err);
     return source->table->alloc(source, bytes, "key-value cache", &block, err) == WEIR_OK ? block : NULL;
 }
 
