@@ -293,6 +293,13 @@ bool base_cgroup_folder(const char *proc_root, const char *cgroup_root, int vers
 {
     hierarchy h;
     find_hierarchy(&h, version, "memory", proc_root, cgroup_root);
+    /* Version 2 hands controllers down level by level: below a group that does not hand memory on, its own
+     * account holds what the groups below it use. */
+    uint64_t held;
+    while (h.found && version == 2 && strlen(h.group) > strlen(h.mount) &&
+           !read_number(h.group, "memory.current", &held)) {
+        *strrchr(h.group, '/') = '\0';
+    }
     return h.found && (size_t)snprintf(out, cap, "%s", h.group) < cap;
 }
 

@@ -112,6 +112,14 @@ static void test_version_2(void **state)
     put("cg/box/memory.max", "123456\n");
     read_usage(&u, 77);
     assert_int_equal(u.cgroup_limit_bytes, 123456);
+    /* A group whose parent keeps the controller for itself is charged to that one. */
+    put("proc/self/cgroup", "0::/box/in/deep\n");
+    put("cg/box/in/deep/cgroup.controllers", "\n");
+    read_usage(&u, 77);
+    assert_int_equal(u.cgroup_version, 2);
+    assert_int_equal(u.cgroup_bytes, 5000);
+    assert_int_equal(u.cgroup_kills, 1);
+    assert_int_equal(strcmp(u.cgroup_path + strlen(u.cgroup_path) - 7, "/cg/box"), 0);
 }
 
 static void test_version_1(void **state)
