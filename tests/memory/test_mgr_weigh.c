@@ -304,6 +304,8 @@ static void the_order_of_yielding(void **state)
     check_model(&r, r.m, &x[2]);
     check_model(&r, r.m, &x[1]);
     check_model(&r, r.m, &x[2]); /* used again: x[1] is the older one */
+    check_model(&r, r.m, &x[3]); /* used last, and still capped */
+    assert_false(info_of(&x[3]).whole);
     model *all[4] = {&x[0], &x[1], &x[2], &x[3]};
     yields_next(&r, all, 4, &x[3]);
     yields_next(&r, all, 4, &x[1]);
