@@ -34,7 +34,10 @@ typedef struct weir_manager_options {
     weir_manager *peer; /* of the same context, for requests that use both devices; NULL: none */
 } weir_manager_options;
 WEIR_API void weir_manager_options_init(weir_manager_options *o);
-/* Opens a device. Policy: the settings compute.*, as they are now. Goes before its context. Errors:
+/* Opens a device, or joins the one of that name that the context has open: its language models and those who
+ * use other managers of it yield to each other. With a peer, a device of its own. A language model's pass is
+ * a job of its own (compute.gpu_jobs): one that is run inside a request waits for that. Policy: the settings
+ * compute.*, as they are now. Goes before its context. Errors:
  * INVALID_ARGUMENT (a setting), DEVICE, UNSUPPORTED, OUT_OF_MEMORY, BUDGET. */
 WEIR_API weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
                                          weir_error *err);

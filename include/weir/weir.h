@@ -497,6 +497,7 @@ typedef struct weir_memory_report {
     uint64_t device_streamed_bytes;                    /* copied into slots since loading */
     uint64_t device_copies, device_hits;
     uint32_t device_units, device_resident_units, device_slots;
+    uint64_t device_retries; /* passes that ran again: its memory ran out, or it failed once (R8.1) */
 } weir_memory_report;
 WEIR_API weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir_error *err);
 

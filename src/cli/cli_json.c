@@ -26,6 +26,7 @@ static json_t *device_json(const weir_memory_report *r)
                                   {"streamed_bytes", r->device_streamed_bytes},
                                   {"copies", r->device_copies},
                                   {"hits", r->device_hits},
+                                  {"retries", r->device_retries},
                                   {"units", r->device_units},
                                   {"resident_units", r->device_resident_units},
                                   {"slots", r->device_slots}};

@@ -42,7 +42,7 @@ void graph_program_destroy(graph_program *p)
 {
     if (p == NULL) return;
     if (p->source != NULL)
-        p->source->table->free(p->source, p->arena, base_max(p->info.arena_bytes, 1));
+        mem_source_free(p->source, p->arena);
     else if (p->arena != NULL)
         base_pages_free(p->env, BASE_TAG_ACTIVATIONS, p->arena, base_max(p->info.arena_bytes, 1));
     if (p->gathered != NULL)

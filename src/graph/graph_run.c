@@ -30,7 +30,7 @@ static weir_status reserve_on_device(graph_program *p, weir_error *err)
     if (p->gathered == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
     p->results = base_pages_alloc(p->env, BASE_TAG_ACTIVATIONS, p->tensors[p->result].bytes, false, err);
     if (p->results == NULL) return err != NULL ? err->code : WEIR_ERR_OUT_OF_MEMORY;
-    status = p->source->table->alloc(p->source, bytes, "activations", &arena, err);
+    status = mem_source_alloc(p->source, bytes, "activations", &arena, err);
     if (status == WEIR_OK) p->arena = arena;
     return status;
 }
@@ -55,6 +55,8 @@ weir_status graph_reserve(graph_program *p, uint32_t max_positions, uint32_t hea
             return base_fail(err, local.code, "activations of %u rows: %s", p->options.max_rows,
                              local.message);
     }
+    if (p->source != NULL)
+        return mem_source_workspace(p->source, p->info.max_k, max_positions, head_dim, err);
     status = p->dev->table->reserve_workspace(p->dev, p->info.max_k, max_positions, head_dim, err);
     return status;
 }
@@ -155,9 +157,14 @@ static weir_status weight_address(const graph_program *p, mem_weight_id id, cons
         *out = mem_weight_resident(p->component, id);
         return WEIR_OK;
     }
-    status = p->source->table->address(p->source, id, &address, err);
+    status = mem_source_address(p->source, id, &address, err);
     *out = address;
     return status;
+}
+
+static weir_status run_device(const graph_program *p, const dev_op *op, weir_error *err)
+{
+    return p->source != NULL ? mem_source_op(p->source, op, err) : p->dev->table->run(p->dev, op, err);
 }
 
 /* A weight of the fixed part as floats: widened into the arena, or where it lies. */
@@ -218,7 +225,7 @@ static weir_status run_matmul(pass *s, const graph_op *op, dev_op *dev, weir_err
     dev->row_end = op->w.n_rows;
     dev->packed_rows = p->source != NULL ? mem_weight_file_packed_rows(p->component, op->w.id)
                                          : mem_weight_packed_rows(p->component, op->w.id);
-    return p->dev->table->run(p->dev, dev, err);
+    return run_device(p, dev, err);
 }
 
 static weir_status run_dequant(pass *s, const graph_op *op, dev_op *dev, weir_error *err)
@@ -242,12 +249,11 @@ static weir_status run_dequant(pass *s, const graph_op *op, dev_op *dev, weir_er
         status =
             mem_rows_read(p->component, op->w.id, s->batch->token, dev->n_rows, rows, dev->a.stride, err);
         if (status == WEIR_OK && p->source != NULL)
-            status = p->dev->table->memory->upload(p->dev, DEV_STREAM_COMPUTE, dev->a.data, rows,
-                                                   dev->n_rows * dev->a.stride, NULL, err);
+            status = mem_source_upload(p->source, dev->a.data, rows, dev->n_rows * dev->a.stride, err);
         if (status != WEIR_OK) return status;
         if (p->profile) s->wait_seconds += base_now(p->env) - start;
     }
-    return p->dev->table->run(p->dev, dev, err);
+    return run_device(p, dev, err);
 }
 
 /* Units are entered when their first weight is used, and left when another's is: a unit's operations follow
@@ -260,9 +266,9 @@ static weir_status enter_unit(pass *s, const graph_op *op, weir_error *err)
     weir_status status;
 
     if (unit == MEM_NO_UNIT || unit == s->unit) return WEIR_OK;
-    if (s->unit != MEM_NO_UNIT) source->table->leave(source, s->unit);
+    if (s->unit != MEM_NO_UNIT) mem_source_leave(source, s->unit);
     s->unit = MEM_NO_UNIT;
-    status = source->table->enter(source, unit, err);
+    status = mem_source_enter(source, unit, err);
     if (status == WEIR_OK) s->unit = unit;
     return status;
 }
@@ -298,7 +304,7 @@ static weir_status run_op(pass *s, const graph_op *op, weir_error *err)
     case DEV_COPY_ROWS: dev.index = b->output_rows; break;
     default: break;
     }
-    return p->dev->table->run(p->dev, &dev, err);
+    return run_device(p, &dev, err);
 }
 
 /* As run_op, and books time and bytes under the operation's phase. */
@@ -350,23 +356,22 @@ static weir_status run_ops(pass *s, weir_error *err)
     return WEIR_OK;
 }
 
-/* With a source: operations are handed to the device's stream, the results fetched, and `end` waits. */
-static weir_status run_on_device(pass *s, weir_error *err)
+/* With a source: operations are handed to the device's stream and the results fetched. Positions are written
+ * anew by each attempt, so the pass may be tried again. */
+static weir_status run_on_device(void *arg, weir_error *err)
 {
+    pass *s = arg;
     graph_program *p = s->p;
     const graph_tensor *t = &p->tensors[p->result];
-    weir_error local = {WEIR_OK, ""};
-    weir_status status = p->source->table->begin(p->source, s->batch->cancel, err), end;
+    weir_status status;
 
-    if (status != WEIR_OK) return status;
+    s->unit = MEM_NO_UNIT;
     status = run_ops(s, err);
-    if (status == WEIR_OK && s->unit != MEM_NO_UNIT) p->source->table->leave(p->source, s->unit);
+    if (status == WEIR_OK && s->unit != MEM_NO_UNIT) mem_source_leave(p->source, s->unit);
     if (status == WEIR_OK && s->batch->n_outputs > 0)
-        status = p->dev->table->memory->download(p->dev, DEV_STREAM_COMPUTE, p->results, p->arena + t->offset,
-                                                 s->batch->n_outputs * t->stride, NULL, err);
-    end = p->source->table->end(p->source, &local);
-    if (status != WEIR_OK || end == WEIR_OK) return status;
-    return base_fail(err, end, "%s", local.message);
+        status = mem_source_download(p->source, p->results, p->arena + t->offset,
+                                     s->batch->n_outputs * t->stride, err);
+    return status;
 }
 
 weir_status graph_run(graph_program *p, const graph_batch *batch, weir_error *err)
@@ -377,7 +382,7 @@ weir_status graph_run(graph_program *p, const graph_batch *batch, weir_error *er
 
     if (status != WEIR_OK) return status;
     s.n_ops = batch->n_outputs > 0 ? p->n_ops : p->first_output_op;
-    if (p->source != NULL) return run_on_device(&s, err);
+    if (p->source != NULL) return mem_source_run(p->source, batch->cancel, run_on_device, &s, err);
     n_order = batch->n_outputs > 0 ? p->n_order : p->n_order_inner;
     if (!any_streams(p, n_order)) {
         status = mem_check_mapped(p->component, err);

@@ -4,7 +4,7 @@
  *   mem_cut.c        what stays        mem_place.c   loading
  *   mem_rows.c       rows by number    mem_stream.c  the ring that streamed tiles pass through
  *   mem_predict.c    the ring played through, to predict the time of a pass
- *   mem_device.c     weights on a device with memory of its own
+ *   mgr_source.c     programs on a device with memory of its own, over the memory manager
  *   mem_stand_in.c   placing for a rehearsal, with nothing loaded
  *   mem_map.c        all weights where the system keeps the files' pages
  *   mem_resize.c     another plan for what is placed
@@ -110,14 +110,14 @@ typedef enum mem_entry_state {
 } mem_entry_state;
 
 /* A queued read of ours; `done` is called when it ended, whatever its status. */
-typedef struct mem_request {
+typedef struct mem_queued {
     base_aio_read read;
-    void (*done)(mem_component *c, struct mem_request *r);
-} mem_request;
+    void (*done)(mem_component *c, struct mem_queued *r);
+} mem_queued;
 
 /* One tile in the ring. */
 typedef struct mem_entry {
-    mem_request request; /* first, so that a request gives its entry */
+    mem_queued request; /* first, so that a request gives its entry */
     mem_weight_id weight;
     uint32_t tile;
     size_t order_index; /* where the order of the pass asks for it */
@@ -128,7 +128,7 @@ typedef struct mem_entry {
 } mem_entry;
 
 typedef struct mem_row_slot {
-    mem_request request;
+    mem_queued request;
     size_t index; /* of the row in the caller's list */
     uint32_t row;
     uint32_t skip;

@@ -69,6 +69,7 @@ void mem_policy_resolve(mem_policy *p, const base_memory_limits *limits);
 /* ---- manager ---- */
 
 typedef struct mem_manager mem_manager;
+typedef struct mem_handle mem_handle;
 
 /* device: not owned, outlives the manager. One whose table has no memory (the plain CPU) is managed at no
  * cost: its weights live in RAM and phases move and count nothing (R2.5). peer: a manager of the same
@@ -90,6 +91,17 @@ weir_status mem_manager_alloc(mem_manager *m, uint64_t bytes, const char *label,
                               weir_error *err);
 void mem_manager_free(mem_manager *m,
                       void *address); /* takes NULL; waits until the device has done with it */
+/* What a new component could have at most for weights and kept memory, working memory aside: R3.2 and what
+ * idle components can give up, less the reserve. as: counted as if it were not there; may be NULL. 0 on a
+ * host manager. */
+uint64_t mem_manager_room(mem_manager *m, const mem_handle *as);
+/* Another policy from now on: settings that changed. Devices, RAM tier and calibration stay what they are.
+ * INVALID_ARGUMENT where it is out of range. */
+weir_status mem_manager_set_policy(mem_manager *m, const mem_policy *policy, weir_error *err);
+/* Host memory that copies from files pass through, now instead of when it is first needed. */
+weir_status mem_manager_open_staging(mem_manager *m, weir_error *err);
+/* What that takes of RAM (tag PINNED; IO where it cannot be pinned); 0 where it is there already. */
+uint64_t mem_manager_staging_bytes(mem_manager *m);
 /* Moves every idle handle off (after a job failed for memory, before training: R7.6). Pinned models too where
  * `pinned`. Returns the device bytes that became free. */
 uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned);
@@ -110,8 +122,6 @@ void mem_device_take(mem_manager *m);
 void mem_device_give(mem_manager *m);
 
 /* ---- handles: a component on a device ---- */
-
-typedef struct mem_handle mem_handle;
 
 #define MEM_UNIT_DEFAULT UINT32_MAX /* by R4.1 from the weights' names */
 
@@ -149,6 +159,36 @@ weir_status mem_handle_mark(mem_handle *h, const char *path, mem_mark mark, weir
  * number, is a unit) and R4.3 (the fixed part: units under 64 KiB, what does not stream, what is shared or
  * marked). Nothing is loaded. */
 weir_status mem_handle_seal(mem_handle *h, weir_error *err);
+/* Device memory of a component that stays across phases, as mem_manager_alloc; for it too idle components
+ * yield, where the limit or the device has no room. mem_manager_free frees it. */
+weir_status mem_handle_alloc(mem_handle *h, uint64_t bytes, const char *label, void **address,
+                             weir_error *err);
+/* The device's own work space (dev_table.reserve_workspace), likewise; it stays with the device. */
+weir_status mem_handle_workspace(mem_handle *h, size_t k, uint32_t n_positions, uint32_t head_dim,
+                                 weir_error *err);
+/* So much kept memory the component will have in all; what it has not taken yet is nobody else's, nor for its
+ * own weights. */
+void mem_handle_keep(mem_handle *h, uint64_t bytes);
+/* Its copies in RAM take so many bytes at most, those of units that stream first. own_word: the user gave
+ * the budget that they are of, and no reserve counts (R6.1, R6.5). Without this call: R6.1 for all units. */
+void mem_handle_limit_copies(mem_handle *h, uint64_t bytes, bool own_word);
+/* Hears of bytes that a phase loads before it begins; NULL: nobody. */
+void mem_handle_on_load(mem_handle *h, void (*fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes),
+                        void *arg);
+
+/* What a phase that lists the component alone would place. The manager's own decision, before anything is
+ * loaded. */
+typedef struct mem_handle_plan {
+    uint64_t fixed_bytes, resident_bytes, slot_bytes; /* slot_bytes: all slots */
+    uint64_t streamed_bytes;                          /* copied to the device when all units run once */
+    uint64_t copy_bytes;                              /* copies in RAM */
+    uint64_t file_bytes;                              /* of what streams, from files */
+    uint64_t smallest_bytes, size_bytes;              /* as mem_handle_info */
+    uint32_t n_units, n_resident, n_slots;
+} mem_handle_plan;
+/* room_bytes: of the device, for weights. copy_bytes: of RAM, for copies. After sealing. */
+void mem_handle_decide(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes, mem_handle_plan *out);
+
 /* Takes NULL. No phase uses it. Frees, copies nothing back (R6.2). */
 void mem_handle_destroy(mem_handle *h);
 /* Moves an idle handle off its device, with copying back. `host` also drops what was read into RAM, and
@@ -174,6 +214,9 @@ typedef struct mem_handle_info {
     uint64_t host_bytes;     /* file ranges read into RAM, and copies of weights there */
     uint64_t pinned_bytes;   /* registered in place, and pinned copies */
     uint64_t streamed_bytes; /* copied into slots since creation */
+    uint64_t kept_bytes;     /* mem_handle_alloc and mem_handle_workspace */
+    uint32_t n_resident, n_slots;
+    const char *reason; /* R10.1, as it is now: "" whole */
     bool whole, busy;
 } mem_handle_info;
 void mem_handle_get_info(const mem_handle *h, mem_handle_info *out);

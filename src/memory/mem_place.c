@@ -17,7 +17,7 @@
 typedef struct loader loader;
 
 typedef struct load_request {
-    mem_request request; /* first, so that a request gives its load_request */
+    mem_queued request; /* first, so that a request gives its load_request */
     loader *owner;
     uint32_t run; /* whose bytes it reads */
     bool busy;
@@ -40,7 +40,7 @@ struct loader {
     load_request requests[LOAD_REQUESTS];
 };
 
-static void load_ended(mem_component *c, mem_request *r)
+static void load_ended(mem_component *c, mem_queued *r)
 {
     (void)c;
     ((load_request *)r)->ended = true;

@@ -15,7 +15,7 @@
 #define PIECE_BYTES (UINT64_C(4) << 20)
 
 typedef struct piece {
-    mem_request request; /* first, so that a request gives its piece */
+    mem_queued request; /* first, so that a request gives its piece */
     bool busy, ended;
 } piece;
 
@@ -105,7 +105,7 @@ static void move_rows(resize *z)
 
 /* ---- reading what is added ---- */
 
-static void piece_ended(mem_component *c, mem_request *r)
+static void piece_ended(mem_component *c, mem_queued *r)
 {
     (void)c;
     ((piece *)r)->ended = true;

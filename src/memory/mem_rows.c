@@ -14,7 +14,7 @@ typedef struct row_job {
     size_t stride;
 } row_job;
 
-static void row_ended(mem_component *c, mem_request *r)
+static void row_ended(mem_component *c, mem_queued *r)
 {
     mem_row_slot *slot = (mem_row_slot *)r;
     slot->reading = false;

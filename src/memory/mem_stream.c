@@ -34,7 +34,7 @@ weir_status mem_reap(mem_component *c, bool block, bool *got, weir_error *err)
     *got = false;
     weir_status status = base_aio_wait(c->aio, block, &read, &local);
     if (read != NULL) {
-        mem_request *r = read->user;
+        mem_queued *r = read->user;
         *got = true;
         r->done(c, r);
         return WEIR_OK;
@@ -109,7 +109,7 @@ static bool is_prefetched(const mem_entry *e)
     return !e->dropped && e->state != MEM_ENTRY_EMPTY && e->state != MEM_ENTRY_HELD;
 }
 
-static void entry_ended(mem_component *c, mem_request *r)
+static void entry_ended(mem_component *c, mem_queued *r)
 {
     mem_entry *e = (mem_entry *)r;
     if (!e->dropped) c->stream.reading_bytes -= e->len;

@@ -37,6 +37,7 @@ static uint64_t cost(const mem_handle *h, uint32_t n_slots, uint32_t *slots, uin
     uint64_t bytes = h->units[h->n_units].bytes, largest = 0;
     uint32_t rest = 0;
     for (uint32_t i = 0; i < h->n_units; i++) {
+        if (h->units[i].bytes == 0) continue;
         if (h->units[i].wanted) {
             bytes += h->units[i].bytes;
         } else {
@@ -47,6 +48,14 @@ static uint64_t cost(const mem_handle *h, uint32_t n_slots, uint32_t *slots, uin
     *slots = n_slots < rest ? n_slots : rest;
     *slot_bytes = largest;
     return bytes + *slots * largest;
+}
+
+uint64_t mem_mgr_budget(const mem_handle *h, uint64_t share)
+{
+    mem_vram_mode mode = h->m->policy.vram_mode;
+    if (mode == MEM_VRAM_HIGH) return UINT64_MAX; /* R3.5 */
+    if (mode == MEM_VRAM_LOW || mode == MEM_VRAM_NONE) return share;
+    return share >= h->whole_bytes ? UINT64_MAX : share;
 }
 
 uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget)
@@ -65,4 +74,28 @@ uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget)
         if (cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes) > budget) u->wanted = false;
     }
     return cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes);
+}
+
+void mem_handle_decide(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes, mem_handle_plan *out)
+{
+    *out = (mem_handle_plan){.size_bytes = h->whole_bytes, .fixed_bytes = h->units[h->n_units].bytes};
+    base_lock_enter(h->m->tier->lock);
+    mem_mgr_decide(h, mem_mgr_budget(h, room_bytes));
+    out->smallest_bytes = mem_mgr_smallest(h, h->n_units != 0);
+    out->n_slots = h->n_wanted_slots;
+    out->slot_bytes = h->n_wanted_slots * h->wanted_slot_bytes;
+    for (uint32_t i = 0; i <= h->n_units; i++) {
+        const mgr_unit *u = &h->units[i];
+        bool files = false, wants = mem_mgr_wants_image(h, i);
+        uint64_t image = wants ? base_align_up(mem_mgr_image_bytes(h, i, &files), MGR_PAGE_BYTES) : 0;
+        if (image > copy_bytes) image = 0;
+        copy_bytes -= image;
+        out->copy_bytes += image;
+        if (i == h->n_units || u->bytes == 0) continue;
+        out->n_units++;
+        out->n_resident += u->wanted;
+        *(u->wanted ? &out->resident_bytes : &out->streamed_bytes) += u->bytes;
+        if (!u->wanted && image == 0) out->file_bytes += u->bytes;
+    }
+    base_lock_leave(h->m->tier->lock);
 }

@@ -26,7 +26,12 @@ weir_status mem_handle_create(mem_manager *m, const char *engine, const char *co
     if (err == NULL) err = &local;
     mem_handle *h = base_alloc(m->env, BASE_TAG_METADATA, sizeof *h, err);
     if (h == NULL) return err->code;
-    *h = (mem_handle){.m = m, .kind = kind, .cap_bytes = UINT64_MAX, .calibration = 1};
+    *h = (mem_handle){.m = m,
+                      .kind = kind,
+                      .cap_bytes = UINT64_MAX,
+                      .copy_limit_bytes = UINT64_MAX,
+                      .calibration = 1,
+                      .reason = ""};
     h->last_unit = MGR_NONE;
     h->engine = base_strdup(m->env, BASE_TAG_METADATA, engine, err);
     if (h->engine != NULL) h->component = base_strdup(m->env, BASE_TAG_METADATA, component, err);
@@ -242,13 +247,17 @@ weir_status mem_handle_seal(mem_handle *h, weir_error *err)
     settle_units(h);
     h->units[h->n_units] = (mgr_unit){.slot = MGR_NONE, .next = MGR_NONE};
     h->units[h->n_units + 1] = (mgr_unit){.slot = MGR_NONE, .next = MGR_NONE};
+    /* A block is aligned as the device wants it; within it weights are as views must be. */
+    uint64_t view = base_min(h->m->alignment, MGR_VIEW_ALIGN);
     for (uint32_t i = 0; i < h->n_weights; i++) {
         mgr_weight *w = &h->weights[i];
         mgr_unit *u = &h->units[w->unit];
         w->at = u->bytes;
-        u->bytes += base_align_up(w->source.bytes, h->m->alignment);
+        u->bytes += base_align_up(w->source.bytes, view);
         u->n_weights++;
     }
+    for (uint32_t i = 0; i <= h->n_units; i++)
+        h->units[i].bytes = base_align_up(h->units[i].bytes, h->m->alignment);
     h->whole_bytes = h->units[h->n_units].bytes;
     for (uint32_t i = 0; i < h->n_units; i++) {
         h->whole_bytes += h->units[i].bytes;
@@ -272,6 +281,9 @@ void mem_handle_destroy(mem_handle *h)
     mem_handle **at = &m->handles;
     while (*at != h) at = &(*at)->next;
     *at = h->next;
+    for (mgr_kept *k = m->kept; k != NULL; k = k->next)
+        if (k->owner == h) k->owner = NULL;
+    m->epoch++;
     if (h->sealed) mem_mgr_host_release(h);
     mem_mgr_drop_ram(h);
     base_lock_leave(m->tier->lock);
@@ -341,6 +353,7 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
             mem_mgr_unpin(h->m, w);
         }
         mem_mgr_drop_ram(h);
+        h->m->epoch++;
         w->source.host = source->host;
         w->source.file = source->file;
         w->source.offset = source->offset;
@@ -350,6 +363,21 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
 done:
     base_lock_leave(h->m->tier->lock);
     return status;
+}
+
+void mem_handle_limit_copies(mem_handle *h, uint64_t bytes, bool own_word)
+{
+    base_lock_enter(h->m->tier->lock);
+    h->copy_limit_bytes = bytes;
+    h->copies_own_word = own_word;
+    base_lock_leave(h->m->tier->lock);
+}
+
+void mem_handle_on_load(mem_handle *h, void (*fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes),
+                        void *arg)
+{
+    h->on_load = fn;
+    h->on_load_arg = arg;
 }
 
 void mem_handle_get_info(const mem_handle *h, mem_handle_info *out)
@@ -365,9 +393,13 @@ void mem_handle_get_info(const mem_handle *h, mem_handle_info *out)
                              .slot_bytes = h->n_slots * h->slot_bytes,
                              .host_bytes = h->ram != NULL ? h->ram_bytes : 0,
                              .streamed_bytes = h->streamed_bytes,
+                             .kept_bytes = h->kept_bytes,
+                             .n_slots = h->n_slots,
+                             .reason = h->reason,
                              .busy = h->user != NULL};
     for (uint32_t i = 0; h->sealed && i <= h->n_units; i++) {
         const mgr_unit *u = &h->units[i];
+        out->n_resident += i < h->n_units && u->filled;
         if (u->image != NULL) out->host_bytes += u->image_bytes;
         if (u->image != NULL && u->image_pinned) out->pinned_bytes += u->image_bytes;
     }
@@ -378,6 +410,7 @@ void mem_handle_get_info(const mem_handle *h, mem_handle_info *out)
         out->smallest_bytes = mem_mgr_smallest(h, h->n_units != 0);
         out->loaded_bytes = mem_mgr_held(h) - out->slot_bytes;
         out->whole = mem_mgr_is_whole(h);
+        if (out->whole) out->reason = "";
     }
     base_lock_leave(h->m->tier->lock);
 }

@@ -20,18 +20,26 @@ uint64_t mem_mgr_ram_free(const mem_manager *m)
     return base_min(limits.available_bytes, limits.cgroup_free_bytes);
 }
 
-static bool no_copies(const mem_manager *m)
+/* In unified memory a copy brings nothing; where budgets were given for both tiers, each holds for itself. */
+static bool no_copies(const mem_handle *h)
 {
-    return m->policy.host_copies == MEM_OFF || m->unified || m->policy.vram_mode == MEM_VRAM_SHARED;
+    const mem_manager *m = h->m;
+    return m->policy.host_copies == MEM_OFF || m->policy.vram_mode == MEM_VRAM_SHARED ||
+           (m->unified && h->copy_limit_bytes == UINT64_MAX);
 }
 
 /* R6.1, and never at the cost of what a budget must leave for allocations that have to succeed. */
-static bool may_copy(const mem_manager *m, uint64_t bytes)
+static bool may_copy(const mem_handle *h, uint64_t bytes)
 {
+    const mem_manager *m = h->m;
     base_ledger_view v;
-    if (no_copies(m)) return false;
+    if (no_copies(h)) return false;
+    if (h->copy_limit_bytes != UINT64_MAX) {
+        if (bytes > h->copy_limit_bytes - base_min(h->copy_bytes, h->copy_limit_bytes)) return false;
+        if (h->copies_own_word) return true;
+    }
     base_ledger_read(m->env, &v);
-    if (v.limit_bytes != UINT64_MAX) {
+    if (v.limit_bytes != UINT64_MAX && h->copy_limit_bytes == UINT64_MAX) {
         uint64_t left = v.limit_bytes - base_min(v.bytes, v.limit_bytes);
         if (left < bytes || left - bytes < v.limit_bytes / 4) return false;
     }
@@ -117,17 +125,34 @@ static bool lay_out(mem_handle *h, uint32_t unit)
         w->image_at = u->image_bytes;
         u->image_bytes += base_align_up(w->source.bytes, 64);
     }
+    if (h->copy_limit_bytes != UINT64_MAX) /* as it was planned */
+        u->image_bytes = base_align_up(u->image_bytes, MGR_PAGE_BYTES);
     return has_files;
 }
 
-static bool allocate(mem_manager *m, mgr_unit *u, bool pageable)
+uint64_t mem_mgr_image_bytes(mem_handle *h, uint32_t unit, bool *files)
 {
+    *files = lay_out(h, unit);
+    return h->units[unit].image_bytes;
+}
+
+bool mem_mgr_wants_image(const mem_handle *h, uint32_t unit)
+{
+    const mem_policy *p = &h->m->policy;
+    if (no_copies(h) || h->units[unit].bytes == 0) return false;
+    return p->host_copies == MEM_ON || p->vram_mode == MEM_VRAM_NONE ||
+           (unit < h->n_units && !h->units[unit].wanted);
+}
+
+static bool allocate(mem_handle *h, mgr_unit *u, bool pageable)
+{
+    mem_manager *m = h->m;
     mgr_tier *t = m->tier;
     void *p = NULL;
     bool pinned = mem_mgr_pin_room(m, u->image_bytes) &&
-                  base_ledger_reserve(m->env, BASE_TAG_PINNED, u->image_bytes, NULL) == WEIR_OK;
+                  base_ledger_reserve(m->env, BASE_TAG_WEIGHTS_HOST, u->image_bytes, NULL) == WEIR_OK;
     if (pinned && m->mem->pin_alloc(m->device, u->image_bytes, &p, NULL) != WEIR_OK) {
-        base_ledger_release(m->env, BASE_TAG_PINNED, u->image_bytes);
+        base_ledger_release(m->env, BASE_TAG_WEIGHTS_HOST, u->image_bytes);
         pinned = false;
     }
     /* Of host memory a second copy that is not pinned would bring nothing. */
@@ -136,27 +161,30 @@ static bool allocate(mem_manager *m, mgr_unit *u, bool pageable)
     u->image = p;
     u->image_pinned = pinned;
     t->host_copy_bytes += u->image_bytes;
+    h->copy_bytes += u->image_bytes;
     if (pinned) t->pinned_bytes += u->image_bytes;
     return true;
 }
 
-static void free_image(mem_manager *m, mgr_unit *u)
+static void free_image(mem_handle *h, mgr_unit *u)
 {
+    mem_manager *m = h->m;
     if (u->image_pinned) {
         m->mem->pin_free(m->device, u->image, u->image_bytes);
-        base_ledger_release(m->env, BASE_TAG_PINNED, u->image_bytes);
+        base_ledger_release(m->env, BASE_TAG_WEIGHTS_HOST, u->image_bytes);
         m->tier->pinned_bytes -= u->image_bytes;
     } else {
         base_pages_free(m->env, BASE_TAG_WEIGHTS_HOST, u->image, u->image_bytes);
     }
     m->tier->host_copy_bytes -= u->image_bytes;
+    h->copy_bytes -= u->image_bytes;
     u->image = NULL;
     u->image_pinned = false;
 }
 
 void mem_mgr_drop_image(mem_handle *h, uint32_t unit)
 {
-    if (h->units[unit].image != NULL) free_image(h->m, &h->units[unit]);
+    if (h->units[unit].image != NULL) free_image(h, &h->units[unit]);
 }
 
 /* Without the lock: the handle is its phase's, and images go only from what is idle or whole. */
@@ -171,8 +199,7 @@ static bool read_image(const mem_handle *h, uint32_t unit, const mem_request *r,
             memcpy(to, w->source.host, w->source.bytes);
             continue;
         }
-        if (base_file_read(w->source.file, w->source.offset, to, w->source.bytes, NULL) != WEIR_OK)
-            return false;
+        if (mem_mgr_read(&w->source, 0, to, w->source.bytes, NULL) != WEIR_OK) return false;
         *read_bytes += w->source.bytes;
     }
     return true;
@@ -194,19 +221,19 @@ static bool fill_image(mem_handle *h, uint32_t unit, mem_request *r)
 void mem_mgr_host_prepare(mem_handle *h, mem_request *r)
 {
     mem_manager *m = h->m;
-    if (m->unified || m->policy.vram_mode == MEM_VRAM_SHARED) return;
-    for (uint32_t i = 0; i < h->n_weights; i++) {
+    for (uint32_t i = 0; i < h->n_weights && !m->unified && m->policy.vram_mode != MEM_VRAM_SHARED; i++) {
         mgr_weight *w = &h->weights[i];
         if (w->source.host != NULL && !w->pinned && w->unit <= h->n_units) w->pinned = pin_storage(m, w);
     }
-    if (no_copies(m)) return;
+    if (no_copies(h)) return;
     for (uint32_t unit = 0; unit <= h->n_units; unit++) {
         mgr_unit *u = &h->units[unit];
         /* What is on the device already has no use for one, unless it was dropped for want of RAM. */
         if (u->image != NULL || u->bytes == 0 || u->filled) continue;
+        if (h->copy_limit_bytes != UINT64_MAX && !mem_mgr_wants_image(h, unit)) continue;
         bool has_files = lay_out(h, unit);
-        if (u->image_bytes == 0 || !may_copy(m, u->image_bytes)) continue;
-        if (allocate(m, u, has_files) && !fill_image(h, unit, r)) free_image(m, u); /* loading tells why */
+        if (u->image_bytes == 0 || !may_copy(h, u->image_bytes)) continue;
+        if (allocate(h, u, has_files) && !fill_image(h, unit, r)) free_image(h, u); /* loading tells why */
     }
 }
 
@@ -225,8 +252,10 @@ static mem_handle *oldest(const mgr_tier *t, bool of_whole)
     mem_handle *found = NULL;
     for (mem_manager *m = t->managers; m != NULL; m = m->next) {
         for (mem_handle *h = m->handles; h != NULL; h = h->next) {
-            bool has = false, may = of_whole ? h->sealed && mem_mgr_is_whole(h)
-                                             : !mem_mgr_is_taken(h) && !mem_mgr_is_pinned_model(h);
+            /* A budget that the user gave for copies is his word. */
+            bool has = false, may = h->copies_own_word ? false
+                                    : of_whole         ? h->sealed && mem_mgr_is_whole(h)
+                                                       : !mem_mgr_is_taken(h) && !mem_mgr_is_pinned_model(h);
             for (uint32_t i = 0; h->sealed && i <= h->n_units; i++) has |= h->units[i].image != NULL;
             has |= !of_whole && h->ram != NULL;
             if (has && may && (found == NULL || h->used < found->used)) found = h;

@@ -6,6 +6,7 @@
  *   mgr_work.c     memory and work inside a phase         mgr_retry.c   exact retry, fallback, tiles
  *
  *   mgr_host.c     copies in RAM, pinning, RAM reserve    mgr_calibrate.c, mgr_policy.c
+ *   mgr_keep.c     memory that stays across phases        mgr_source.c   programs that run over handles
  *
  * The rules of the shared state are in README.md. */
 #ifndef WEIR_MGR_INTERNAL_H
@@ -21,6 +22,8 @@
 #define MGR_MANAGERS           8
 #define MGR_NONE               UINT32_MAX
 #define MGR_MAX_RATIOS         256
+#define MGR_VIEW_ALIGN         UINT64_C(256)
+#define MGR_PAGE_BYTES         4096u
 #define MGR_PIN_BYTES          UINT64_C(1000000) /* R5.5 */
 
 /* The RAM tier that peers share: one lock for all that hangs off their managers. */
@@ -28,8 +31,9 @@ typedef struct mgr_tier {
     base_env *env;
     base_lock *lock;
     uint32_t n_managers;
-    uint64_t clock;   /* counts uses and placements: least recently used, order of placement */
-    uint64_t arrival; /* of requests */
+    uint64_t clock;     /* counts uses and placements: least recently used, order of placement */
+    uint64_t arrival;   /* of requests */
+    double ram_checked; /* when pressure was last looked for */
     mem_request *requests;
     mem_manager *managers;
     uint64_t pinned_bytes, max_pinned_bytes, host_copy_bytes, ram_reserve_bytes;
@@ -46,8 +50,10 @@ typedef struct mgr_tier {
 
 typedef struct mgr_kept {
     struct mgr_kept *next;
+    mem_handle *owner; /* NULL: nobody's */
     void *address;
     uint64_t bytes;
+    uint64_t taken; /* what the device took for it */
 } mgr_kept;
 
 typedef struct mgr_pin { /* memory that is pinned where it lies */
@@ -70,7 +76,9 @@ struct mem_manager {
     uint64_t alignment;
     mem_handle *handles;
     uint64_t device_bytes[BASE_DEVICE_TAG_COUNT];
-    uint64_t n_failures; /* of streams, so far: what was under way then is worthless */
+    uint64_t workspace_bytes; /* of the device's own work space, so far */
+    uint64_t epoch;           /* counts changes of what phases find: placements, kept memory, policy */
+    uint64_t n_failures;      /* of streams, so far: what was under way then is worthless */
     mgr_kept *kept;
     uint8_t *stage; /* two halves of MGR_STAGE_BYTES, pinned where that was to be had; NULL until needed */
     bool stage_pinned;
@@ -111,6 +119,13 @@ typedef struct mgr_slot {
     uint64_t used;
 } mgr_slot;
 
+/* How a phase left a component that it alone listed: the next one need not weigh again. */
+typedef struct mgr_settled {
+    uint64_t workspace_bytes; /* of the device's own work space, so far */
+    uint64_t epoch;           /* the manager's; 0: not settled */
+    uint64_t working, free_bytes, budget;
+} mgr_settled;
+
 struct mem_handle {
     mem_manager *m;
     mem_handle *next;
@@ -131,7 +146,15 @@ struct mem_handle {
     mgr_slot slots[MGR_MAX_SLOTS];
     uint32_t n_slots, n_wanted_slots;
     uint64_t slot_bytes, wanted_slot_bytes;
-    uint64_t cap_bytes; /* R8.1; UINT64_MAX: none */
+    uint64_t cap_bytes;              /* R8.1; UINT64_MAX: none */
+    uint64_t keep_bytes, kept_bytes; /* promised, and taken of it */
+    uint64_t copy_limit_bytes;       /* UINT64_MAX: R6.1 */
+    uint64_t copy_bytes;             /* its images */
+    bool copies_own_word;
+    void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *on_load_arg;
+    mgr_settled settled;
+    const char *reason; /* static text */
     mem_request *user;  /* the request whose phase uses it */
     bool leaving;       /* what was computed is being copied back, without the lock: as good as used */
     uint64_t used;      /* when last */
@@ -157,6 +180,7 @@ typedef struct mgr_part { /* of a phase, on one manager */
     uint64_t held;       /* live, and what was given back and waits to be used again */
     uint64_t n_failures; /* of the manager, when the phase began */
     double calibration;
+    bool settled; /* nothing was weighed: all is as the last phase left it */
 } mgr_part;
 
 struct mem_phase {
@@ -216,6 +240,8 @@ uint32_t mem_mgr_slots(const mem_handle *h);
 /* Sets `wanted` of all units, n_wanted_slots and wanted_slot_bytes. UINT64_MAX: whole. Returns the bytes that
  * this takes. */
 uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget);
+/* The budget that a share of the room makes, by mode (R3.6). UINT64_MAX: whole. */
+uint64_t mem_mgr_budget(const mem_handle *h, uint64_t share);
 uint64_t mem_mgr_held(const mem_handle *h);
 bool mem_mgr_is_whole(const mem_handle *h);
 
@@ -232,6 +258,12 @@ weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t 
                          dev_ticket *done, weir_error *err);
 weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err); /* the lock is given back while it reads */
 void mem_mgr_drop_ram(mem_handle *h);
+/* Files that parts are still to come from: FILE_CHANGED and its kin. */
+weir_status mem_mgr_check_files(const mem_handle *h, weir_error *err);
+weir_status mem_mgr_open_stage(mem_manager *m, weir_error *err);
+/* Bytes of a weight from its file, past the page cache; without the lock. What fails once is read once more
+ * (X5). */
+weir_status mem_mgr_read(const mem_handle_weight *w, uint64_t at, void *buf, uint64_t bytes, weir_error *err);
 /* keep_changes: what compute changed is copied back before, with the lock given back and the handle
  * `leaving`; false where that failed, and the unit stays. */
 bool mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool keep_changes);
@@ -243,6 +275,10 @@ bool mem_mgr_move_off(mem_handle *h, bool keep_changes); /* likewise */
 void mem_mgr_host_prepare(mem_handle *h, mem_request *r);
 void mem_mgr_host_release(mem_handle *h);
 void mem_mgr_drop_image(mem_handle *h, uint32_t unit);
+/* Bytes of a unit's image, 0: it has none; files: some of it lie in files. */
+uint64_t mem_mgr_image_bytes(mem_handle *h, uint32_t unit, bool *files);
+/* Whether a handle whose copies are limited wants one of this unit, as it was decided last. */
+bool mem_mgr_wants_image(const mem_handle *h, uint32_t unit);
 void mem_mgr_unpin(mem_manager *m, mgr_weight *w);
 uint64_t mem_mgr_ram_free(const mem_manager *m);
 void mem_mgr_ram_pressure(mem_manager *m); /* R6.5 */
@@ -250,6 +286,8 @@ bool mem_mgr_pin_room(const mem_manager *m, uint64_t bytes);
 
 /* mgr_manager.c */
 bool mem_mgr_is_pinned_model(const mem_handle *h);
+/* Used of the device by this process, as the driver tells. */
+uint64_t mem_mgr_taken(mem_manager *m);
 
 /* mgr_calibrate.c */
 void mem_mgr_calibration_load(mem_manager *m); /* without the lock */

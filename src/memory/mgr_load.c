@@ -5,7 +5,7 @@
 
 #define COPY_STREAM DEV_STREAM_COPY
 
-static weir_status stage_open(mem_manager *m, weir_error *err)
+weir_status mem_mgr_open_stage(mem_manager *m, weir_error *err)
 {
     if (m->stage != NULL) return WEIR_OK;
     void *p = NULL;
@@ -40,11 +40,12 @@ static weir_status stage_take(mem_manager *m, const mem_request *r, uint32_t *ha
     return WEIR_OK;
 }
 
-/* What fails once is read once more (X5). */
-static weir_status read_twice(base_file *file, uint64_t offset, void *buf, uint64_t n, weir_error *err)
+weir_status mem_mgr_read(const mem_handle_weight *w, uint64_t at, void *buf, uint64_t bytes, weir_error *err)
 {
-    if (base_file_read(file, offset, buf, n, err) == WEIR_OK) return WEIR_OK;
-    return base_file_read(file, offset, buf, n, err);
+    weir_status status = base_file_read(w->file, w->offset + at, buf, bytes, err);
+    if (status != WEIR_OK) status = base_file_read(w->file, w->offset + at, buf, bytes, err);
+    base_file_drop_cache(w->file, w->offset + at, bytes);
+    return status;
 }
 
 /* One piece of a file; what takes time happens without the lock. */
@@ -60,7 +61,7 @@ static weir_status upload_piece(mem_manager *m, const mem_handle_weight *w, uint
     base_lock_leave(m->tier->lock);
     double begin = base_now(m->env);
     status = m->mem->sync(m->device, ticket, err);
-    if (status == WEIR_OK) status = read_twice(w->file, w->offset + at, buf, n, err);
+    if (status == WEIR_OK) status = mem_mgr_read(w, at, buf, n, err);
     if (status == WEIR_OK) status = m->mem->upload(m->device, stream, dst + at, buf, n, &ticket, err);
     double took = base_now(m->env) - begin;
     base_lock_enter(m->tier->lock);
@@ -80,7 +81,7 @@ static weir_status upload_file(mem_handle *h, const mgr_weight *w, uint8_t *dst,
                                mem_request *r, dev_ticket *done, weir_error *err)
 {
     mem_manager *m = h->m;
-    weir_status status = stage_open(m, err);
+    weir_status status = mem_mgr_open_stage(m, err);
     for (uint64_t at = 0; at < w->source.bytes && status == WEIR_OK; at += MGR_STAGE_BYTES)
         status = upload_piece(m, &w->source, at, dst, stream, r, done, err);
     if (status != WEIR_OK)
@@ -209,7 +210,7 @@ static weir_status allocate(mem_handle *h, mem_request *r, const mem_phase *p, w
     }
     for (uint32_t k = 0; k < h->n_units && status == WEIR_OK; k++) {
         mgr_unit *u = &h->units[h->order[k]];
-        if (!u->wanted || u->block != NULL) continue;
+        if (!u->wanted || u->block != NULL || u->bytes == 0) continue;
         status = mem_mgr_alloc(m, BASE_DEVICE_RESIDENT, u->bytes, u->name, r, p, &u->block, err);
         if (status == WEIR_OK) u->placed = ++m->tier->clock;
     }
@@ -233,6 +234,9 @@ static weir_status fill_block(mem_handle *h, uint32_t unit, mem_request *r, weir
 
 static weir_status fill_all(mem_handle *h, mem_request *r, weir_error *err)
 {
+    uint64_t total = 0, loaded = 0;
+    for (uint32_t i = 0; i <= h->n_units; i++)
+        if (h->units[i].block != NULL && !h->units[i].filled) total += h->units[i].bytes;
     for (uint32_t i = 0; i <= h->n_units; i++) {
         mgr_unit *u = &h->units[i];
         if (u->block == NULL || u->filled) continue;
@@ -243,8 +247,29 @@ static weir_status fill_all(mem_handle *h, mem_request *r, weir_error *err)
         }
         if (status != WEIR_OK) return status;
         u->filled = true;
+        loaded += u->bytes;
+        if (h->on_load != NULL) h->on_load(h->on_load_arg, loaded, total);
     }
     return WEIR_OK;
+}
+
+/* What is in part in files must still be those files. */
+static weir_status check_files(const mem_handle *h, weir_error *err)
+{
+    const base_file *last = NULL;
+    for (uint32_t i = 0; i < h->n_weights; i++) {
+        const mgr_weight *w = &h->weights[i];
+        if (w->source.file == NULL || w->source.file == last) continue;
+        last = w->source.file;
+        weir_status status = base_file_check(w->source.file, err);
+        if (status != WEIR_OK) return status;
+    }
+    return WEIR_OK;
+}
+
+weir_status mem_mgr_check_files(const mem_handle *h, weir_error *err)
+{
+    return mem_mgr_is_whole(h) ? WEIR_OK : check_files(h, err);
 }
 
 weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const mem_phase *p, weir_error *err)
@@ -296,7 +321,7 @@ static weir_status read_ram(mem_handle *h, uint8_t *ram, weir_error *err)
     for (uint32_t i = 0; i < h->n_weights; i++) {
         mgr_weight *w = &h->weights[i];
         if (w->source.host != NULL || (h->m->mem != NULL && w->unit != h->n_units + 1)) continue;
-        weir_status status = read_twice(w->source.file, w->source.offset, ram + at, w->source.bytes, err);
+        weir_status status = mem_mgr_read(&w->source, 0, ram + at, w->source.bytes, err);
         if (status != WEIR_OK)
             return base_fail_context(err, status, "%s:%s, weight %s", h->engine, h->component, w->name);
         w->at = at;

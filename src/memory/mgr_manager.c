@@ -43,34 +43,70 @@ static mgr_tier *tier_open(base_env *env, const mem_policy *policy, weir_error *
     return NULL;
 }
 
+static weir_status check_policy(const mem_policy *policy, weir_error *err)
+{
+    if (policy->async_offload <= MEM_MAX_OFFLOAD && policy->gpu_jobs != 0 && policy->gpu_jobs <= 64 &&
+        policy->wait_limit_s >= 0 && (unsigned)policy->vram_mode <= MEM_VRAM_SHARED &&
+        policy->vram_reserve_bytes <= MGR_MAX_BYTES)
+        return WEIR_OK;
+    return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                     "memory policy: async_offload %u (0..%d), gpu_jobs %u (1..64), vram_mode %d, wait "
+                     "limit %g s, reserve %llu bytes; correct what is out of range",
+                     policy->async_offload, MEM_MAX_OFFLOAD, policy->gpu_jobs, (int)policy->vram_mode,
+                     policy->wait_limit_s, (unsigned long long)policy->vram_reserve_bytes);
+}
+
+/* Takes a policy over, with copies of its strings. Nothing changes where that fails. */
+static weir_status take_policy(mem_manager *m, const mem_policy *policy, weir_error *err)
+{
+    const char *models = policy->pinned_models != NULL ? policy->pinned_models : "";
+    const char *file = policy->calibration_file != NULL ? policy->calibration_file : "";
+    char *pinned = base_strdup(m->env, BASE_TAG_RUNTIME, models, err), *calibration = NULL;
+    if (pinned != NULL) calibration = base_strdup(m->env, BASE_TAG_RUNTIME, file, err);
+    if (calibration == NULL) {
+        base_free(m->env, pinned);
+        return err->code;
+    }
+    base_free(m->env, m->pinned_models);
+    base_free(m->env, m->calibration_file);
+    m->policy = *policy;
+    m->policy.pinned_models = m->pinned_models = pinned;
+    m->policy.calibration_file = m->calibration_file = calibration;
+    m->policy.proc_root = m->policy.cgroup_root = NULL; /* the tier's */
+    m->epoch++;
+    return WEIR_OK;
+}
+
+weir_status mem_manager_set_policy(mem_manager *m, const mem_policy *policy, weir_error *err)
+{
+    weir_error local;
+    if (err == NULL) err = &local;
+    weir_status status = check_policy(policy, err);
+    if (status != WEIR_OK) return status;
+    mem_policy p = *policy;
+    base_lock_enter(m->tier->lock);
+    p.calibration_file = m->calibration_file;
+    status = take_policy(m, &p, err);
+    base_lock_leave(m->tier->lock);
+    return status;
+}
+
 weir_status mem_manager_create(base_env *env, dev_device *device, const mem_policy *policy, mem_manager *peer,
                                mem_manager **out, weir_error *err)
 {
     weir_error local;
     if (err == NULL) err = &local;
-    if (policy->async_offload > MEM_MAX_OFFLOAD || policy->gpu_jobs == 0 || policy->gpu_jobs > 64 ||
-        !(policy->wait_limit_s >= 0) || (unsigned)policy->vram_mode > MEM_VRAM_SHARED ||
-        policy->vram_reserve_bytes > MGR_MAX_BYTES || (peer != NULL && peer->env != env))
-        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
-                         "memory policy: async_offload %u (0..%d), gpu_jobs %u (1..64), vram_mode %d, wait "
-                         "limit %g s, reserve %llu bytes; correct what is out of range",
-                         policy->async_offload, MEM_MAX_OFFLOAD, policy->gpu_jobs, (int)policy->vram_mode,
-                         policy->wait_limit_s, (unsigned long long)policy->vram_reserve_bytes);
+    weir_status status = check_policy(policy, err);
+    if (status != WEIR_OK) return status;
+    if (peer != NULL && peer->env != env)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "a memory manager's peer is of another environment");
     mem_manager *m = base_alloc(env, BASE_TAG_RUNTIME, sizeof *m, err);
     if (m == NULL) return err->code;
     m->env = env;
     m->device = device;
     m->mem = device->table->memory;
-    m->policy = *policy;
     m->alignment = 256;
-    m->pinned_models =
-        base_strdup(env, BASE_TAG_RUNTIME, policy->pinned_models != NULL ? policy->pinned_models : "", err);
-    if (m->pinned_models == NULL) goto fail;
-    m->policy.pinned_models = m->pinned_models;
-    m->calibration_file = base_strdup(env, BASE_TAG_RUNTIME,
-                                      policy->calibration_file != NULL ? policy->calibration_file : "", err);
-    if (m->calibration_file == NULL) goto fail;
-    m->policy.calibration_file = m->calibration_file;
+    if (take_policy(m, policy, err) != WEIR_OK) goto fail;
     dev_memory_info info;
     if (m->mem != NULL) {
         if (m->mem->info(device, &info, err) != WEIR_OK) goto fail;
@@ -198,7 +234,7 @@ bool mem_mgr_lists(const mem_phase *p, const mem_handle *h)
     return false;
 }
 
-/* R3.2, less what phases of other jobs were promised and have not taken yet. */
+/* R3.2, less what phases of other jobs and kept memory were promised and have not taken yet. */
 uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except)
 {
     dev_memory_info info;
@@ -209,6 +245,8 @@ uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except)
         uint64_t limit = m->policy.vram_limit_bytes;
         free_bytes = base_min(free_bytes, limit > taken ? limit - taken : 0);
     }
+    for (const mem_handle *h = m->handles; h != NULL; h = h->next)
+        if (h->keep_bytes > h->kept_bytes) free_bytes -= base_min(free_bytes, h->keep_bytes - h->kept_bytes);
     for (mem_request *r = m->tier->requests; r != NULL; r = r->next) {
         for (uint32_t i = 0; r != except && r->open && i < r->phase.n_parts; i++) {
             const mgr_part *part = &r->phase.parts[i];
@@ -280,6 +318,7 @@ static void note_yield(mem_handle *h, mem_request *r, const mem_phase *p, uint64
     base_log(h->m->env, BASE_LOG_INFO, "%s:%s gave up %llu bytes for %s", h->engine, h->component,
              (unsigned long long)bytes, whom[0] != '\0' ? whom : "others");
     snprintf(h->gave_up_for, sizeof h->gave_up_for, "%s", whom);
+    h->reason = "gave up for another";
     if (r == NULL) return;
     r->report.n_yields++;
     r->report.yielded_bytes += bytes;
@@ -328,6 +367,7 @@ weir_status mem_mgr_alloc(mem_manager *m, base_device_tag tag, uint64_t bytes, c
     }
     if (status != WEIR_OK) return status;
     m->device_bytes[tag] += bytes;
+    m->epoch += tag != BASE_DEVICE_WORK;
     base_ledger_book_device(m->env, tag, bytes);
     if (tag <= BASE_DEVICE_SLOTS && m->mem->guard != NULL) m->mem->guard(m->device, *out, bytes);
     return WEIR_OK;
@@ -338,54 +378,26 @@ void mem_mgr_free(mem_manager *m, base_device_tag tag, uint64_t bytes, void *add
     if (address == NULL) return;
     m->mem->free(m->device, address);
     m->device_bytes[tag] -= bytes;
+    m->epoch += tag != BASE_DEVICE_WORK;
     base_ledger_unbook_device(m->env, tag, bytes);
 }
 
-weir_status mem_manager_alloc(mem_manager *m, uint64_t bytes, const char *label, void **address,
-                              weir_error *err)
+uint64_t mem_manager_staging_bytes(mem_manager *m)
 {
-    weir_error local;
-    if (err == NULL) err = &local;
-    mgr_kept *k = base_alloc(m->env, BASE_TAG_RUNTIME, sizeof *k, err);
-    if (k == NULL) return err->code;
-    weir_status status = WEIR_OK;
     base_lock_enter(m->tier->lock);
-    if (m->mem != NULL)
-        status = mem_mgr_alloc(m, BASE_DEVICE_KEPT, bytes, label, NULL, NULL, &k->address, err);
-    else if ((k->address = base_pages_alloc(m->env, BASE_TAG_KV, bytes, false, err)) == NULL)
-        status = err->code;
-    if (status == WEIR_OK) {
-        k->bytes = bytes;
-        k->next = m->kept;
-        m->kept = k;
-        *address = k->address;
-    }
+    uint64_t bytes = m->mem != NULL && m->stage == NULL ? 2 * MGR_STAGE_BYTES : 0;
     base_lock_leave(m->tier->lock);
-    if (status != WEIR_OK) base_free(m->env, k);
-    return status;
+    return bytes;
 }
 
-void mem_manager_free(mem_manager *m, void *address)
+weir_status mem_manager_open_staging(mem_manager *m, weir_error *err)
 {
-    if (address == NULL) return;
+    weir_error local;
+    if (m->mem == NULL) return WEIR_OK;
     base_lock_enter(m->tier->lock);
-    mgr_kept **at = &m->kept, *k;
-    while (*at != NULL && (*at)->address != address) at = &(*at)->next;
-    k = *at;
-    if (k != NULL) {
-        *at = k->next;
-        dev_ticket t;
-        if (m->mem == NULL) {
-            base_pages_free(m->env, BASE_TAG_KV, address, k->bytes);
-        } else {
-            /* Errors stay with the stream; whoever syncs next is told. */
-            if (m->mem->mark(m->device, DEV_STREAM_COMPUTE, &t, NULL) == WEIR_OK)
-                (void)mem_mgr_sync(m, t, NULL);
-            mem_mgr_free(m, BASE_DEVICE_KEPT, k->bytes, address);
-        }
-    }
+    weir_status status = mem_mgr_open_stage(m, err != NULL ? err : &local);
     base_lock_leave(m->tier->lock);
-    base_free(m->env, k);
+    return status;
 }
 
 uint64_t mem_mgr_unload_idle(mem_manager *m, bool pinned)

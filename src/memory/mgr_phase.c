@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define WAIT_SLICE_S 0.02
+#define RAM_CHECK_S  0.25
 
 static void name_copy(char *dst, const char *text)
 {
@@ -59,8 +60,11 @@ weir_status mem_request_begin(const mem_request_desc *d, mem_request **out, weir
     if (r == NULL) return err->code;
     name_copy(r->name, d->name);
     r->tier = d->managers[0]->tier;
-    memcpy(r->managers, d->managers, d->n_managers * sizeof *d->managers);
-    r->n_managers = d->n_managers;
+    for (uint32_t i = 0; i < d->n_managers; i++) { /* one that is named twice is one */
+        bool known = false;
+        for (uint32_t k = 0; k < r->n_managers; k++) known |= r->managers[k] == d->managers[i];
+        if (!known) r->managers[r->n_managers++] = d->managers[i];
+    }
     r->cancel = d->cancel;
     for (uint32_t i = 0; i < d->n_generators; i++) r->generators[i] = d->generators[i];
     r->n_generators = d->n_generators;
@@ -164,11 +168,56 @@ static bool others_hold(const mem_manager *m, const mem_request *r)
     return false;
 }
 
+/* Whether the last phase of the only handle here left it as this one wants it, and nothing has changed since:
+ * then nothing is weighed. What the driver reports free may differ by less than half a unit, since what
+ * allocations take is rounded up. */
+static bool is_settled(mgr_part *part, const mem_phase *p)
+{
+    mem_manager *m = part->m;
+    const mem_handle *h = p->n_handles == 1 ? p->handles[0] : NULL;
+    if (h == NULL || h->m != m || h->settled.epoch == 0 || h->settled.epoch != m->epoch ||
+        h->settled.working != part->working)
+        return false;
+    uint64_t free_bytes = mem_mgr_free_bytes(m, p->r), then = h->settled.free_bytes, largest = 0;
+    for (uint32_t i = 0; i < h->n_units; i++) largest = base_max(largest, h->units[i].bytes);
+    if (base_max(free_bytes, then) - base_min(free_bytes, then) > largest / 2) return false;
+    part->free_bytes = free_bytes;
+    uint64_t held = mem_mgr_held(h), aside = part->working + m->policy.vram_reserve_bytes;
+    part->need = (h->whole_bytes > held ? h->whole_bytes - held : 0) + aside;
+    part->budget = h->settled.budget;
+    return true;
+}
+
+static void settle(const mgr_part *part, const mem_phase *p)
+{
+    mem_handle *h = p->n_handles == 1 ? p->handles[0] : NULL;
+    if (h == NULL || h->m != part->m || h->m->mem == NULL) return;
+    h->settled = (mgr_settled){.epoch = h->m->epoch,
+                               .working = part->working,
+                               .free_bytes = mem_mgr_free_bytes(h->m, p->r),
+                               .budget = part->budget};
+}
+
+/* RAM is looked at once in a while where nothing moves. */
+static void watch_ram(mem_manager *m)
+{
+    double now = base_now(m->env);
+    if (now - m->tier->ram_checked < RAM_CHECK_S) return;
+    m->tier->ram_checked = now;
+    mem_mgr_ram_pressure(m);
+}
+
 /* R3.1 to R3.3 on one device. True where it had better wait for another job (R3.7). */
 static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
 {
     mem_manager *m = part->m;
     uint64_t held = 0, whole = 0, smallest = 0;
+    part->settled = is_settled(part, p);
+    if (part->settled) {
+        watch_ram(m);
+        part->settled = is_settled(part, p);
+        if (part->settled) return false;
+    }
     mem_mgr_ram_pressure(m);
     for (uint32_t i = 0; i < p->n_handles; i++) {
         const mem_handle *h = p->handles[i];
@@ -249,7 +298,9 @@ static void report_component(mem_request *r, const mgr_part *part, mem_handle *h
     name_copy(c->engine, h->engine);
     name_copy(c->component, h->component);
     name_copy(c->phase, r->phase.name);
+    if (h->m->mem == NULL || mem_mgr_is_whole(h)) h->gave_up_for[0] = '\0';
     name_copy(c->gave_up_for, h->gave_up_for);
+    h->reason = "";
     if (h->m->mem == NULL || mem_mgr_is_whole(h)) return;
     if (h->cap_bytes != UINT64_MAX)
         c->reason = "capped after OOM";
@@ -257,6 +308,8 @@ static void report_component(mem_request *r, const mgr_part *part, mem_handle *h
         c->reason = "mode";
     else
         c->reason = together > h->whole_bytes ? "gave up for another" : "budget";
+    h->reason = c->reason;
+    if (part->settled) return; /* it was told */
     base_log(h->m->env, BASE_LOG_INFO,
              "%s:%s: %llu of %llu bytes on the device (%s; free %llu, working %llu, reserve %llu)", h->engine,
              h->component, (unsigned long long)c->loaded_bytes, (unsigned long long)c->size_bytes, c->reason,
@@ -294,7 +347,7 @@ static uint32_t share_out(const mgr_part *part, const mem_phase *p, mem_handle *
         mem_handle *h = sorted[i];
         smallest -= mem_mgr_smallest(h, mem_mgr_slots(h));
         uint64_t share = rest > smallest ? rest - smallest : 0;
-        budgets[i] = all_whole || (keeps && share >= h->whole_bytes) ? UINT64_MAX : share;
+        budgets[i] = all_whole ? UINT64_MAX : mem_mgr_budget(h, share);
         rest -= base_min(rest, mem_mgr_decide(h, budgets[i]));
     }
     return n;
@@ -306,6 +359,10 @@ static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir
     mem_handle *sorted[MEM_PHASE_HANDLES];
     uint64_t budgets[MEM_PHASE_HANDLES];
     weir_status status = WEIR_OK;
+    for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++)
+        if (p->handles[i]->m == part->m) status = mem_mgr_check_files(p->handles[i], err);
+    if (part->settled && status == WEIR_OK) p->budgets[0] = mem_mgr_budget(p->handles[0], part->budget);
+    if (part->settled) return status;
     uint32_t n = share_out(part, p, sorted, budgets);
     /* One that is to stream from now on makes room before the others take it. */
     for (uint32_t i = 0; i < n && n > 1; i++) mem_mgr_drop_unwanted(sorted[i]);
@@ -334,7 +391,7 @@ static weir_status place_all(mem_request *r, mem_phase *p, weir_error *err)
     for (uint32_t i = 0; i < p->n_parts && status == WEIR_OK; i++)
         if (p->parts[i].m->mem != NULL) status = place_part(&p->parts[i], r, p, err);
     for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
-        if (p->handles[i]->m->mem == NULL) continue;
+        if (p->handles[i]->m->mem == NULL || part_of(p, p->handles[i]->m)->settled) continue;
         copying = true;
         status = mem_mgr_load(p->handles[i], r, err);
     }
@@ -346,6 +403,8 @@ static weir_status place_all(mem_request *r, mem_phase *p, weir_error *err)
         else /* what was there stays */
             mem_mgr_drop_unfilled(h, copying);
     }
+    for (uint32_t i = 0; i < p->n_parts && status == WEIR_OK; i++)
+        if (!p->parts[i].settled) settle(&p->parts[i], p);
     return status;
 }
 

@@ -30,6 +30,7 @@ static void make_room(mem_request *r, const mem_phase_desc *d, const uint64_t *h
         mem_mgr_drop_slots(h);
         uint64_t before = had[i] != 0 ? had[i] : h->whole_bytes;
         h->cap_bytes = base_min(h->cap_bytes, before / 2);
+        h->m->epoch++;
     }
     r->phase.n_handles = 0;
     for (uint32_t i = 0; i < d->n_handles && i < MEM_PHASE_HANDLES; i++)

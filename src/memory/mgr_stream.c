@@ -108,7 +108,7 @@ weir_status mem_unit_enter(mem_phase *p, mem_handle *h, uint32_t unit, weir_erro
                          unit);
     mgr_unit *u = &h->units[unit];
     /* R5.8: nothing of streaming for what is there */
-    if (m->mem == NULL || (u->filled && m->mem->open == NULL)) {
+    if (m->mem == NULL || u->bytes == 0 || (u->filled && m->mem->open == NULL)) {
         u->entered++;
         return WEIR_OK;
     }
@@ -132,7 +132,7 @@ void mem_unit_leave(mem_phase *p, mem_handle *h, uint32_t unit)
     mem_manager *m = h->m;
     if (!mem_mgr_lists(p, h) || unit >= h->n_units || h->units[unit].entered == 0) return;
     mgr_unit *u = &h->units[unit];
-    if (m->mem == NULL || (u->filled && m->mem->close == NULL)) {
+    if (m->mem == NULL || u->bytes == 0 || (u->filled && m->mem->close == NULL)) {
         u->entered--;
         return;
     }

@@ -3,7 +3,7 @@
  * weights go to the device, tokens, staging and copies of what streams to RAM. */
 #include "rt_internal.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MB     UINT64_C(1000000)
@@ -65,8 +65,8 @@ static weir_status open_opencl(weir_context *c, uint32_t index, dev_device **out
     return status;
 }
 
-weir_status rt_device_open(weir_context *c, const rt_device_options *o, uint32_t n_threads,
-                           const base_cpus *cpus, dev_device **out, weir_error *err)
+static weir_status open_device(weir_context *c, const rt_device_options *o, uint32_t n_threads,
+                               const base_cpus *cpus, dev_device **out, weir_error *err)
 {
     const char *cpu = base_settings_get(c->settings, "cpu");
     dev_sim_options sim = {
@@ -82,28 +82,111 @@ weir_status rt_device_open(weir_context *c, const rt_device_options *o, uint32_t
     }
 }
 
-weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, dev_device **out,
-                             weir_error *err)
+static bool same_device(const rt_device_options *a, const rt_device_options *b)
 {
-    base_ledger_view without, with;
-    base_ledger_read(m->env, &without);
-    weir_status status = rt_device_open(m->context, &o->device, o->n_threads, &o->cpus, out, err);
-    if (status != WEIR_OK) return status;
-    base_ledger_read(m->env, &with);
-    for (int t = 0; t < BASE_TAG_COUNT; t++) before->tag_bytes[t] += with.tag_bytes[t] - without.tag_bytes[t];
+    if (a->kind != b->kind) return false;
+    if (a->kind == RT_DEVICE_SIM)
+        return a->simulate_bytes == b->simulate_bytes && a->simulate_link == b->simulate_link;
+    return a->index == b->index;
+}
+
+/* R9.3: <cache folder>/memory/calibration.json; empty where nothing is kept, or its folder cannot be made. */
+static weir_status calibration_path(const weir_context *c, char *out, size_t size, weir_error *err)
+{
+    char *folder = base_settings_cache_folder(c->settings, err);
+    int n = 0;
+    out[0] = '\0';
+    if (folder == NULL) return err->code;
+    if (folder[0] != '\0' && base_folder_make(folder, NULL) == WEIR_OK)
+        n = snprintf(out, size, "%s/memory", folder);
+    base_free(c->env, folder);
+    if (n <= 0 || (size_t)n + sizeof "/calibration.json" > size || base_folder_make(out, NULL) != WEIR_OK)
+        out[0] = '\0';
+    else
+        memcpy(out + n, "/calibration.json", sizeof "/calibration.json");
     return WEIR_OK;
 }
 
-/* R3.2, less R3.1's reserve. */
-static weir_status room(dev_device *device, const mem_policy *o, uint64_t *out, dev_memory_info *info,
-                        weir_error *err)
+weir_status rt_device_manage(weir_context *c, rt_device *d, mem_manager *peer, weir_error *err)
 {
-    weir_status status = device->table->memory->info(device, info, err);
+    char calibration[4096];
+    mem_policy policy = d->options.policy;
+    if (d->manager != NULL) return WEIR_OK;
+    weir_status status = calibration_path(c, calibration, sizeof calibration, err);
     if (status != WEIR_OK) return status;
-    uint64_t free_bytes = rt_add(info->free_bytes, info->cache_bytes);
-    uint64_t limit = o->vram_limit_bytes;
-    if (limit != 0) free_bytes = base_min(free_bytes, limit - base_min(limit, info->taken_bytes));
-    *out = free_bytes - base_min(free_bytes, o->vram_reserve_bytes);
+    policy.calibration_file = calibration;
+    return mem_manager_create(c->env, d->device, &policy, peer, &d->manager, err);
+}
+
+static weir_status open_new(weir_context *c, const rt_device_options *o, uint32_t n_threads,
+                            const base_cpus *cpus, mem_manager *peer, rt_device **out, weir_error *err)
+{
+    base_ledger_view without, with;
+    base_ledger_read(c->env, &without);
+    rt_device *d = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof *d, err);
+    if (d == NULL) return err->code;
+    *d = (rt_device){.options = *o, .n_users = 1};
+    weir_status status = open_device(c, o, n_threads, cpus, &d->device, err);
+    if (status == WEIR_OK && d->device->table->memory != NULL) status = rt_device_manage(c, d, peer, err);
+    if (status != WEIR_OK) {
+        mem_manager_destroy(d->manager);
+        dev_destroy(d->device);
+        base_free(c->env, d);
+        return status;
+    }
+    base_ledger_read(c->env, &with);
+    for (int t = 0; t < BASE_TAG_COUNT; t++) d->tag_bytes[t] = with.tag_bytes[t] - without.tag_bytes[t];
+    *out = d;
+    return WEIR_OK;
+}
+
+weir_status rt_device_open(weir_context *c, const rt_device_options *o, uint32_t n_threads,
+                           const base_cpus *cpus, mem_manager *peer, rt_device **out, weir_error *err)
+{
+    rt_device *d = peer == NULL ? c->devices : NULL;
+    while (d != NULL && !same_device(&d->options, o)) d = d->next;
+    if (d != NULL) {
+        weir_status status = mem_manager_set_policy(d->manager, &o->policy, err);
+        if (status != WEIR_OK) return status;
+        d->n_users++;
+        *out = d;
+        return WEIR_OK;
+    }
+    bool listed = peer == NULL && o->kind != RT_DEVICE_CPU;
+    if (listed && c->devices != NULL) peer = c->devices->manager; /* one RAM tier */
+    weir_status status = open_new(c, o, n_threads, cpus, peer, &d, err);
+    if (status != WEIR_OK) return status;
+    if (listed) {
+        d->next = c->devices;
+        c->devices = d;
+    }
+    *out = d;
+    return WEIR_OK;
+}
+
+void rt_device_close(weir_context *c, rt_device *d)
+{
+    if (d == NULL || --d->n_users != 0) return;
+    for (rt_device **at = &c->devices; *at != NULL; at = &(*at)->next) {
+        if (*at != d) continue;
+        *at = d->next;
+        break;
+    }
+    mem_manager_destroy(d->manager);
+    dev_destroy(d->device);
+    base_free(c->env, d);
+}
+
+weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, rt_device **out,
+                             bool *opened, weir_error *err)
+{
+    rt_device *d;
+    weir_status status = rt_device_open(m->context, &o->device, o->n_threads, &o->cpus, NULL, &d, err);
+    if (status != WEIR_OK) return status;
+    *opened = d->n_users == 1;
+    bool count = *opened || (m->run != NULL && m->run->target == d && m->run->opened_target);
+    for (int t = 0; t < BASE_TAG_COUNT && count; t++) before->tag_bytes[t] += d->tag_bytes[t];
+    *out = d;
     return WEIR_OK;
 }
 
@@ -118,137 +201,147 @@ static weir_status check_layout(const weir_model *m, const rt_device_options *o,
         base_file_path(fmt_model_file(m->file, 0)), o->index);
 }
 
+/* The name by which the manager knows a model: its file's. */
+static void name_of(const weir_model *m, char *out, size_t size)
+{
+    const char *path = base_file_path(fmt_model_file(m->file, 0)), *slash = strrchr(path, '/');
+    const char *name = slash != NULL ? slash + 1 : path;
+    size_t n = strlen(name), end = strlen(".gguf");
+    if (n > end && strcmp(name + n - end, ".gguf") == 0) n -= end;
+    n = (size_t)base_min(n, size - 1);
+    memcpy(out, name, n);
+    out[n] = '\0';
+}
+
+static weir_status make_source(weir_model *m, rt_device *target, mem_source **out, weir_error *err)
+{
+    char name[MEM_NAME_BYTES];
+    name_of(m, name, sizeof name);
+    return mem_source_create(m->component, target->manager, "lm", name, out, err);
+}
+
 weir_status rt_device_measure(rt_planner *p, weir_error *err)
 {
-    dev_memory_info info;
+    base_ledger_view without, with;
+    const rt_loaded *run = p->model->run;
     weir_status status = check_layout(p->model, &p->options->device, err);
-    if (status == WEIR_OK) status = room(p->device, &p->options->device.policy, &p->device_room, &info, err);
     if (status != WEIR_OK) return status;
+    base_ledger_read(p->model->env, &without);
+    status = make_source(p->model, p->target, &p->source, err);
+    if (status != WEIR_OK) return status;
+    base_ledger_read(p->model->env, &with);
+    p->source_bytes = with.bytes - without.bytes;
+    p->staging_bytes = mem_manager_staging_bytes(p->target->manager);
+    bool here = run != NULL && run->source != NULL && run->target == p->target;
+    p->device_room = mem_manager_room(p->target->manager, here ? mem_source_handle(run->source) : NULL);
     p->on_device = true;
-    p->device_alignment = info.alignment;
-    mem_device_plan_make(p->model->component, info.alignment, 0, false, &p->device_smallest);
-    mem_device_plan_make(p->model->component, info.alignment, UINT64_MAX, false, &p->device_whole);
+    mem_handle_decide(mem_source_handle(p->source), UINT64_MAX, 0, &p->device_sizes);
     /* In RAM there need be no weights at all. */
     p->smallest = (mem_plan){.io_bytes = p->smallest.io_bytes, .by_row_bytes = p->smallest.by_row_bytes};
     p->whole = p->smallest;
     return WEIR_OK;
 }
 
+void rt_device_measured(rt_planner *p)
+{
+    mem_source_destroy(p->source);
+    p->source = NULL;
+}
+
 bool rt_device_fits(const rt_planner *p, const rt_need *need, bool whole)
 {
-    uint64_t weights = whole ? p->device_whole.whole_bytes : p->device_smallest.smallest_bytes;
+    uint64_t weights = whole ? p->device_sizes.size_bytes : p->device_sizes.smallest_bytes;
     return !p->on_device || rt_add(need->device_bytes, weights + SLACK_BYTES) <= p->device_room;
-}
-
-/* What the modes make of a room (R3.6). */
-static uint64_t weights_budget(const mem_policy *o, uint64_t room_bytes, uint64_t need_bytes)
-{
-    uint64_t need = rt_add(need_bytes, SLACK_BYTES);
-    if (o->vram_mode == MEM_VRAM_HIGH || o->vram_mode == MEM_VRAM_SHARED) return UINT64_MAX;
-    if (o->vram_mode == MEM_VRAM_LOW || o->vram_mode == MEM_VRAM_NONE) return 0;
-    return room_bytes > need ? room_bytes - need : 0;
-}
-
-static void show_plan(rt_plan *plan)
-{
-    const mem_device_plan *d = &plan->device;
-    plan->view.device_planned_bytes =
-        rt_add(plan->device_need_bytes, d->fixed_bytes + d->resident_bytes + d->slot_bytes);
-    plan->view.device_streamed_bytes_per_pass = d->streamed_bytes;
 }
 
 void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
 {
-    const mem_policy *o = &p->options->device.policy;
     weir_plan *v = &out->view;
+    uint64_t keeps = rt_add(need->device_bytes, SLACK_BYTES);
+    uint64_t room = p->device_room - base_min(keeps, p->device_room);
+    mem_handle_plan *d = &out->device;
     out->on_device = true;
     out->device_need_bytes = need->device_bytes;
-    mem_device_plan_make(p->model->component, p->device_alignment,
-                         weights_budget(o, p->device_room, need->device_bytes), o->vram_mode == MEM_VRAM_NONE,
-                         &out->device);
-    const mem_device_plan *d = &out->device;
-    uint64_t copies = rt_weights_room(need, p->options->mem_bytes);
-    /* Copies are whole pages each. */
-    copies = base_min(copies, d->streamed_bytes + (uint64_t)d->n_units * 4096);
-    if (d->streamed_bytes == 0 || o->host_copies == MEM_OFF) copies = 0;
+    mem_handle_decide(mem_source_handle(p->source), room, rt_weights_room(need, p->options->mem_bytes), d);
     out->memory = (mem_plan){.io_bytes = p->smallest.io_bytes,
                              .by_row_bytes = p->smallest.by_row_bytes,
-                             .resident_bytes = base_align_down(copies, 4096)};
-    out->memory.streamed_bytes = d->streamed_bytes - base_min(d->streamed_bytes, copies);
+                             .resident_bytes = d->copy_bytes,
+                             .streamed_bytes = d->file_bytes};
     p->device->table->describe(p->device, v->device, sizeof v->device);
     v->device_room_bytes = p->device_room;
     v->device_smallest_bytes = rt_add(need->device_bytes, d->smallest_bytes);
-    v->device_whole_bytes = rt_add(need->device_bytes, d->whole_bytes);
-    show_plan(out);
+    v->device_whole_bytes = rt_add(need->device_bytes, d->size_bytes);
+    v->device_planned_bytes = rt_add(need->device_bytes, d->fixed_bytes + d->resident_bytes + d->slot_bytes);
+    v->device_streamed_bytes_per_pass = d->streamed_bytes;
+}
+
+weir_status rt_device_prepare(weir_model *m, rt_loaded *run, weir_error *err)
+{
+    const rt_plan *plan = &run->plan;
+    uint64_t staging = mem_manager_staging_bytes(run->target->manager);
+    weir_status status = mem_manager_open_staging(run->target->manager, err);
+    if (status == WEIR_OK) run->target->tag_bytes[BASE_TAG_PINNED] += staging;
+    if (status == WEIR_OK) status = make_source(m, run->target, &run->source, err);
+    if (status != WEIR_OK) return status;
+    mem_handle *h = mem_source_handle(run->source);
+    mem_handle_keep(h, rt_add(plan->device_need_bytes, SLACK_BYTES));
+    mem_handle_limit_copies(h, plan->memory.resident_bytes, !run->options.mem_is_default);
+    return WEIR_OK;
 }
 
 weir_status rt_device_place(weir_model *m, rt_loaded *run, weir_error *err)
 {
     char a[32], b[32];
-    rt_plan *plan = &run->plan;
-    mem_device_options o = {.host_copy_bytes = plan->memory.resident_bytes,
-                            .cancel = &m->cancel,
-                            .progress = run->place_progress,
-                            .progress_arg = run->place_progress_arg};
-    if (plan->view.device_planned_bytes > plan->view.device_room_bytes)
+    const weir_plan *v = &run->plan.view;
+    mem_handle *h = mem_source_handle(run->source);
+    if (v->device_planned_bytes > v->device_room_bytes)
         base_log(m->env, BASE_LOG_WARN,
                  "device: %s are needed at least, %s are there within limit and reserve; trying all the same",
-                 base_size_text(plan->view.device_planned_bytes, a),
-                 base_size_text(plan->view.device_room_bytes, b));
+                 base_size_text(v->device_planned_bytes, a), base_size_text(v->device_room_bytes, b));
     weir_status status = mem_place_rows(m->component, &run->options.aio, err);
     if (status != WEIR_OK) return status;
-    status = mem_device_source_create(m->component, run->device, &plan->device, &o, &run->source, err);
-    if (status != WEIR_ERR_DEVICE_MEMORY || plan->device.n_resident == 0) return status;
-    /* R3.5: only an allocation that really fails counts; then with the least. */
-    base_log(m->env, BASE_LOG_WARN, "%s; trying with the smallest working set", err->message);
-    dev_memory_info info;
-    weir_error first = *err;
-    status = run->device->table->memory->info(run->device, &info, err);
-    if (status != WEIR_OK) return status;
-    mem_device_plan_make(m->component, info.alignment, 0, true, &plan->device);
-    show_plan(plan);
-    status = mem_device_source_create(m->component, run->device, &plan->device, &o, &run->source, err);
-    if (status != WEIR_OK) *err = first;
+    mem_handle_on_load(h, run->place_progress, run->place_progress_arg);
+    status = mem_source_run(run->source, &m->cancel, NULL, NULL, err);
+    mem_handle_on_load(h, NULL, NULL);
     return status;
 }
 
 void rt_device_report(const weir_model *m, weir_memory_report *r)
 {
     const rt_loaded *run = m->run;
-    const mem_policy *o = &run->options.device.policy;
     const weir_plan *v = &run->plan.view;
-    const mem_device_plan *d = &run->plan.device;
     mem_source_stats s;
-    dev_memory_info info = {0};
+    mem_handle_info h;
+    mem_manager_info all = {.policy = run->options.device.policy};
     weir_error none;
-    run->source->table->stats(run->source, &s);
-    run->device->table->memory->info(run->device, &info, &none);
+    mem_source_get_stats(run->source, &s);
+    mem_handle_get_info(mem_source_handle(run->source), &h);
+    (void)mem_manager_get_info(run->target->manager, &all, &none);
     r->device = v->device;
-    r->vram_mode = mem_vram_mode_text(o->vram_mode);
-    r->device_total_bytes = info.total_bytes;
-    r->device_taken_bytes = info.taken_bytes;
+    r->vram_mode = mem_vram_mode_text(all.policy.vram_mode);
+    r->device_total_bytes = all.device.total_bytes;
+    r->device_taken_bytes = all.device.taken_bytes;
     r->device_room_bytes = v->device_room_bytes;
     r->device_planned_bytes = v->device_planned_bytes;
-    r->device_fixed_bytes = s.fixed_bytes;
-    r->device_resident_bytes = s.resident_bytes;
-    r->device_slot_bytes = s.slot_bytes;
-    r->device_kept_bytes = s.kept_bytes;
-    r->device_limit_bytes = o->vram_limit_bytes;
-    r->device_reserve_bytes = o->vram_reserve_bytes;
-    r->host_copy_bytes = s.host_bytes;
-    r->pinned_bytes = s.pinned_bytes;
-    r->device_streamed_bytes = s.streamed_bytes;
+    r->device_fixed_bytes = h.loaded_bytes != 0 ? h.fixed_bytes : 0;
+    r->device_resident_bytes = h.loaded_bytes - r->device_fixed_bytes;
+    r->device_slot_bytes = h.slot_bytes;
+    r->device_kept_bytes = h.kept_bytes;
+    r->device_limit_bytes = all.policy.vram_limit_bytes;
+    r->device_reserve_bytes = all.policy.vram_reserve_bytes;
+    r->host_copy_bytes = h.host_bytes;
+    r->pinned_bytes = h.pinned_bytes;
+    r->device_streamed_bytes = h.streamed_bytes;
     r->device_copies = s.n_copies;
     r->device_hits = s.n_hits;
-    r->device_units = s.n_units;
-    r->device_resident_units = s.n_resident;
-    r->device_slots = s.n_slots;
-    r->size_bytes = d->whole_bytes;
-    r->loaded_bytes = s.fixed_bytes + s.resident_bytes;
-    r->streamed_bytes = r->size_bytes - base_min(r->size_bytes, r->loaded_bytes);
-    r->reason = r->streamed_bytes == 0                                          ? ""
-                : o->vram_mode == MEM_VRAM_LOW || o->vram_mode == MEM_VRAM_NONE ? "mode"
-                                                                                : "budget";
+    r->device_retries = s.n_retries;
+    r->device_units = run->plan.device.n_units;
+    r->device_resident_units = h.n_resident;
+    r->device_slots = h.n_slots;
+    r->size_bytes = h.size_bytes;
+    r->loaded_bytes = h.loaded_bytes;
+    r->streamed_bytes = h.size_bytes - base_min(h.size_bytes, h.loaded_bytes);
+    r->reason = h.reason;
     r->read_bytes += s.read_bytes;
     r->wait_seconds += s.wait_seconds;
 }

@@ -45,10 +45,11 @@ struct weir_context {
     uint32_t n_loaded;
     weir_model *loaded;                /* chain of those loaded, the latest first */
     struct weir_component *components; /* chain of those that engines registered (rt_memory.c) */
-    uint64_t process_bytes; /* estimate of what the process holds beside the ledger; kept steady, see
-                               rt_process.c */
-    uint64_t booked_bytes;  /* of it, booked in the ledger under PROCESS while models are loaded */
-    bool process_is_fixed;  /* the estimate is from before libcurl was opened: no run has that */
+    uint64_t process_bytes;    /* estimate of what the process holds beside the ledger; kept steady, see
+                                  rt_process.c */
+    uint64_t booked_bytes;     /* of it, booked in the ledger under PROCESS while models are loaded */
+    bool process_is_fixed;     /* the estimate is from before libcurl was opened: no run has that */
+    struct rt_device *devices; /* those open that have memory of their own */
 };
 
 /* What needs the tokenizer; made at first use, freed with the model. */
@@ -70,6 +71,17 @@ typedef struct rt_device_options {
     uint64_t simulate_bytes;
     double simulate_link; /* bytes/s; 0: unlimited */
 } rt_device_options;
+
+/* What a model computes on. A device with memory of its own is opened once in a context, with one memory
+ * manager: all that run on it share it and yield to each other (R7). A CPU is its user's alone. */
+typedef struct rt_device {
+    struct rt_device *next; /* of the context's */
+    dev_device *device;
+    mem_manager *manager; /* NULL: a CPU */
+    rt_device_options options;
+    uint32_t n_users;
+    uint64_t tag_bytes[BASE_TAG_COUNT]; /* of RAM, what opening it took */
+} rt_device;
 
 /* Load options with every default resolved that does not depend on the budget. */
 typedef struct rt_options {
@@ -102,7 +114,7 @@ typedef struct rt_plan {
     bool map;            /* weights are to be mapped */
     uint64_t need_bytes; /* all but weights and page tables */
     bool on_device;      /* the following hold; memory.resident_bytes are copies in RAM of what streams */
-    mem_device_plan device;
+    mem_handle_plan device;
     uint64_t device_need_bytes; /* caches, activations, work space there */
 } rt_plan;
 
@@ -115,7 +127,9 @@ typedef struct rt_loaded {
     rt_options options;
     rt_plan plan;
     base_ledger_view before; /* without what this load holds; for planning again while loaded */
-    dev_device *device;
+    rt_device *target;
+    bool opened_target; /* nobody had it open: its RAM is not in `before` */
+    dev_device *device; /* of target */
     mem_source *source; /* NULL: computes in host memory */
     graph_program *program;
     bool placed;
@@ -202,7 +216,7 @@ weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_opt
 /* The device, and its memory added to *before. */
 /* The plan for options on a device. OK with view.fits = false where the budget does not suffice; then `err`
  * is filled with the advice all the same. `before`: rt_ledger_read without what this load will allocate. */
-weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
+weir_status rt_plan_make(weir_model *m, const rt_options *o, rt_device *target,
                          const base_ledger_view *before, rt_plan *out, weir_error *err);
 
 /* Sizes beside the weights, for one choice. */
@@ -224,15 +238,18 @@ typedef struct rt_shape {
 typedef struct rt_planner {
     weir_model *model;
     const rt_options *options;
+    rt_device *target;
     dev_device *device;
     base_ledger_view before;
     uint64_t process_bytes;
     uint64_t aio_bytes, aio_process_bytes; /* of a reader, measured */
     mem_plan smallest, whole;              /* of the weights in RAM */
     bool on_device;
-    uint64_t device_room; /* what this load may take there */
-    size_t device_alignment;
-    mem_device_plan device_smallest, device_whole;
+    mem_source *source;     /* to be asked what the manager would decide */
+    uint64_t source_bytes;  /* of RAM, for its tables */
+    uint64_t staging_bytes; /* of RAM, that the load will open */
+    uint64_t device_room;   /* what this load may take there */
+    mem_handle_plan device_sizes;
     uint32_t n_shapes;
     rt_shape shapes[RT_MAX_SHAPES];
 } rt_planner;
@@ -243,19 +260,26 @@ uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes);
 /* ---- rt_device.c ---- */
 weir_status rt_device_settings(const weir_context *c, const char *name, rt_device_options *out,
                                weir_error *err);
-/* cpus: the processors to compute on, where it is the CPU; NULL: unbound. */
+/* Opens what the options name, or joins those that use it already. cpus: the processors to compute on, where
+ * it is the CPU; NULL: unbound. A device's policy is that of the last who asked for it. peer: see
+ * mem_manager_create; where it is given, the device is opened anew and for the caller alone. */
 weir_status rt_device_open(weir_context *c, const rt_device_options *o, uint32_t n_threads,
-                           const base_cpus *cpus, dev_device **out, weir_error *err);
-/* The device, and its memory in the ledger added to *before. */
-weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, dev_device **out,
-                             weir_error *err);
-/* Fills the planner's device part. */
+                           const base_cpus *cpus, mem_manager *peer, rt_device **out, weir_error *err);
+/* Makes sure of a manager, also for a CPU. */
+weir_status rt_device_manage(weir_context *c, rt_device *d, mem_manager *peer, weir_error *err);
+void rt_device_close(weir_context *c, rt_device *d); /* takes NULL */
+/* The device for a model, and its memory in the ledger added to *before where it is not part of it. */
+weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, rt_device **out,
+                             bool *opened, weir_error *err);
+/* Fills the planner's device part. rt_device_measured frees what it made. */
 weir_status rt_device_measure(rt_planner *p, weir_error *err);
+void rt_device_measured(rt_planner *p);
 /* Whether the device holds `need` and all weights (whole), or need and the smallest working set. */
 bool rt_device_fits(const rt_planner *p, const rt_need *need, bool whole);
 /* The device's plan, and what of RAM goes to copies of what streams. */
 void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out);
-/* Loads weights onto the device. */
+/* The source, with the plan's memory kept for it; then its weights are loaded. */
+weir_status rt_device_prepare(weir_model *m, rt_loaded *run, weir_error *err);
 weir_status rt_device_place(weir_model *m, rt_loaded *run, weir_error *err);
 void rt_device_report(const weir_model *m, weir_memory_report *r);
 

@@ -18,7 +18,7 @@ static void run_free(weir_model *m, rt_loaded *run)
     rt_sampler_destroy(env, run->sampler);
     graph_program_destroy(run->program);
     mem_source_destroy(run->source);
-    dev_destroy(run->device);
+    rt_device_close(m->context, run->target);
     base_free(env, run);
 }
 
@@ -164,9 +164,10 @@ weir_status rt_place_again(weir_model *m, const rt_loaded *run, const rt_plan *p
 static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_options *o, weir_error *err)
 {
     base_ledger_view before = run->before;
-    weir_status status = rt_device_create(m, &run->options, &before, &run->device, err);
+    weir_status status = rt_device_create(m, &run->options, &before, &run->target, &run->opened_target, err);
     if (status != WEIR_OK) return status;
-    status = rt_plan_make(m, &run->options, run->device, &before, &run->plan, err);
+    run->device = run->target->device;
+    status = rt_plan_make(m, &run->options, run->target, &before, &run->plan, err);
     if (status == WEIR_OK && !run->plan.view.fits) status = WEIR_ERR_BUDGET;
     if (status == WEIR_OK) status = budget_set(m->context, &run->plan, err);
     if (status != WEIR_OK) return status;
@@ -175,8 +176,9 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
     run->place_progress_arg = o != NULL ? o->progress_arg : NULL;
     run->full_budget = run->plan.view.budget_bytes;
     if (run->plan.on_device) {
-        status = rt_device_place(m, run, err);
+        status = rt_device_prepare(m, run, err);
         if (status == WEIR_OK) status = allocate_all(m, run, err);
+        if (status == WEIR_OK) status = rt_device_place(m, run, err);
     } else {
         status = allocate_all(m, run, err);
         if (status == WEIR_OK) status = place(m, run, err);

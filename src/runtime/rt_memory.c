@@ -9,23 +9,6 @@ void weir_manager_options_init(weir_manager_options *o)
     *o = (weir_manager_options){.struct_size = sizeof(*o)};
 }
 
-/* R9.3: <cache folder>/memory/calibration.json; empty where nothing is kept, or its folder cannot be made. */
-static weir_status calibration_path(const weir_context *c, char *out, size_t size, weir_error *err)
-{
-    char *folder = base_settings_cache_folder(c->settings, err);
-    int n = 0;
-    out[0] = '\0';
-    if (folder == NULL) return err->code;
-    if (folder[0] != '\0' && base_folder_make(folder, NULL) == WEIR_OK)
-        n = snprintf(out, size, "%s/memory", folder);
-    base_free(c->env, folder);
-    if (n <= 0 || (size_t)n + sizeof "/calibration.json" > size || base_folder_make(out, NULL) != WEIR_OK)
-        out[0] = '\0';
-    else
-        memcpy(out + n, "/calibration.json", sizeof "/calibration.json");
-    return WEIR_OK;
-}
-
 weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
                                 weir_error *err)
 {
@@ -37,21 +20,18 @@ weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, 
     if (o != NULL && !RT_IS(weir_manager_options, o, err)) return err->code;
     weir_status status = rt_device_settings(c, o != NULL ? o->device : NULL, &d, err);
     if (status != WEIR_OK) return status;
-    char calibration[4096];
-    status = calibration_path(c, calibration, sizeof calibration, err);
-    if (status != WEIR_OK) return status;
-    d.policy.calibration_file = calibration;
     weir_manager *m = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof(*m), err);
     if (m == NULL) return err->code;
     *m = (weir_manager){.context = c};
-    status = rt_device_open(c, &d, n_threads, NULL, &m->device, err);
-    if (status == WEIR_OK)
-        status = mem_manager_create(c->env, m->device, &d.policy,
-                                    o != NULL && o->peer != NULL ? o->peer->m : NULL, &m->m, err);
+    mem_manager *peer = o != NULL && o->peer != NULL ? o->peer->m : NULL;
+    status = rt_device_open(c, &d, n_threads, NULL, peer, &m->target, err);
+    if (status == WEIR_OK) status = rt_device_manage(c, m->target, peer, err);
     if (status != WEIR_OK) {
         weir_manager_destroy(m);
         return status;
     }
+    m->device = m->target->device;
+    m->m = m->target->manager;
     *out = m;
     return WEIR_OK;
 }
@@ -59,8 +39,7 @@ weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, 
 void weir_manager_destroy(weir_manager *m)
 {
     if (m == NULL) return;
-    mem_manager_destroy(m->m);
-    dev_destroy(m->device);
+    rt_device_close(m->context, m->target);
     base_free(m->context->env, m);
 }
 

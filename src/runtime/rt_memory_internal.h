@@ -7,6 +7,7 @@
 
 struct weir_manager {
     weir_context *context;
+    rt_device *target; /* shared with all in the context that use the same device */
     dev_device *device;
     mem_manager *m;
 };

@@ -142,6 +142,7 @@ static uint64_t runtime_bytes(const rt_planner *p, const rt_choice *c)
     sum = rt_add(sum, rt_mul(h->n_layers, sizeof(dev_kv *) + p->options->max_batch * sizeof(dev_kv)));
     sum = rt_add(sum, rt_mul(p->options->max_batch, sizeof(weir_run) + sizeof(rt_share)));
     sum = rt_add(sum, sizeof(rt_loaded) + 64);
+    if (p->on_device) sum = rt_add(sum, mem_source_pass_bytes());
     return rt_add(sum, rt_add(TEXT_BYTES, rt_mul(c->ctx_tokens, TEXT_BYTES_PER_TOKEN)));
 }
 
@@ -166,8 +167,9 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
         mem_component_unit(p->model->component, i, &unit);
         add[BASE_TAG_METADATA] += (uint64_t)unit.n_weights * TABLES_BYTES_PER_WEIGHT;
     }
+    add[BASE_TAG_METADATA] = rt_add(add[BASE_TAG_METADATA], p->source_bytes);
     add[BASE_TAG_IO] = rt_add(p->aio_bytes, p->smallest.io_bytes);
-    if (p->on_device) add[BASE_TAG_IO] = rt_add(add[BASE_TAG_IO], mem_device_staging_bytes());
+    add[BASE_TAG_PINNED] = p->staging_bytes;
     add[BASE_TAG_RUNTIME] = runtime_bytes(p, c);
     add[BASE_TAG_PROCESS] = rt_add(p->process_bytes, p->aio_process_bytes);
     *out = (rt_need){.device_bytes = p->on_device ? rt_add(kv, rt_add(arena, workspace)) : 0};
@@ -245,7 +247,7 @@ static weir_status choose_rows(rt_planner *p, uint64_t smallest, rt_choice *choi
     const rt_options *o = p->options;
     if (o->prefill_chunk != 0) return WEIR_OK;
     uint64_t share = (o->mem_bytes - smallest) / ROWS_SHARE;
-    uint64_t least = rt_add(need->device_bytes, p->device_smallest.smallest_bytes);
+    uint64_t least = rt_add(need->device_bytes, p->device_sizes.smallest_bytes);
     uint64_t device_share = p->device_room > least ? (p->device_room - least) / ROWS_SHARE : 0;
     uint64_t device_most = rt_add(need->device_bytes, device_share);
     for (int whole = 1; whole >= 0; whole--) {
@@ -339,7 +341,8 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
                 (o->weights == WEIR_WEIGHTS_AUTO && mapping_pays(p, mem->fixed_bytes + mem->resident_bytes)));
     memcpy(out->tag_bytes, need->tag_bytes, sizeof out->tag_bytes);
     out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : BASE_TAG_WEIGHTS_FIXED] += mem->fixed_bytes;
-    out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : BASE_TAG_WEIGHTS_RESIDENT] += mem->resident_bytes;
+    base_tag stays = p->on_device ? BASE_TAG_WEIGHTS_HOST : BASE_TAG_WEIGHTS_RESIDENT;
+    out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : stays] += mem->resident_bytes;
     out->tag_bytes[BASE_TAG_WEIGHTS_SLOTS] += mem->ring_bytes;
     uint64_t weights = mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes;
     v->planned_peak_bytes = rt_planner_budget(need, weights);
@@ -399,7 +402,7 @@ static weir_status planner_init(rt_planner *p, weir_error *err)
     return mem_plan_make(p->model->component, UINT64_MAX, &p->whole, err);
 }
 
-static weir_status plan_once(weir_model *m, const rt_options *o, dev_device *device,
+static weir_status plan_once(weir_model *m, const rt_options *o, rt_device *target,
                              const base_ledger_view *before, rt_plan *out, weir_error *err)
 {
     *out = (rt_plan){.view = {.struct_size = sizeof out->view, .device = "cpu"}};
@@ -407,7 +410,8 @@ static weir_status plan_once(weir_model *m, const rt_options *o, dev_device *dev
     if (p == NULL) return err->code;
     p->model = m;
     p->options = o;
-    p->device = device;
+    p->target = target;
+    p->device = target->device;
     p->before = *before;
     rt_choice choice = {0};
     rt_need need = {0};
@@ -432,20 +436,21 @@ static weir_status plan_once(weir_model *m, const rt_options *o, dev_device *dev
         status = mem_plan_make(m->component, rt_weights_room(&need, o->mem_bytes), &out->memory, err);
     if (status == WEIR_OK) fill_view(p, &choice, &need, out);
 done:
+    rt_device_measured(p);
     base_free(m->env, p);
     return status;
 }
 
-weir_status rt_plan_make(weir_model *m, const rt_options *o, dev_device *device,
+weir_status rt_plan_make(weir_model *m, const rt_options *o, rt_device *target,
                          const base_ledger_view *before, rt_plan *out, weir_error *err)
 {
-    weir_status status = plan_once(m, o, device, before, out, err);
+    weir_status status = plan_once(m, o, target, before, out, err);
     if (status != WEIR_OK || out->view.fits || !o->fewer_sessions || out->view.fit_sessions == 0)
         return status;
     rt_options fewer = *o;
     fewer.n_sessions = out->view.fit_sessions;
     fewer.max_batch = (uint32_t)base_min(o->max_batch, fewer.n_sessions);
-    status = plan_once(m, &fewer, device, before, out, err);
+    status = plan_once(m, &fewer, target, before, out, err);
     out->view.wanted_sessions = o->n_sessions;
     return status;
 }
@@ -464,12 +469,13 @@ static weir_status plan_model(weir_model *m, const rt_options *options, weir_pla
     base_ledger_view before;
     rt_ledger_read(m->context, &before);
     if (m->run != NULL) before = m->run->before;
-    dev_device *device;
-    status = rt_device_create(m, options, &before, &device, err);
+    rt_device *target;
+    bool opened;
+    status = rt_device_create(m, options, &before, &target, &opened, err);
     if (status != WEIR_OK) return status;
     rt_plan plan;
-    status = rt_plan_make(m, options, device, &before, &plan, &advice);
-    dev_destroy(device);
+    status = rt_plan_make(m, options, target, &before, &plan, &advice);
+    rt_device_close(m->context, target);
     if (status == WEIR_OK)
         *out = plan.view;
     else

@@ -159,18 +159,20 @@ weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double
     if (status != WEIR_OK) return status;
     base_ledger_view before;
     rt_ledger_read(m->context, &before);
-    dev_device *device;
-    status = rt_device_create(m, &options, &before, &device, err);
+    rt_device *target;
+    bool opened;
+    status = rt_device_create(m, &options, &before, &target, &opened, err);
     if (status != WEIR_OK) return status;
     rt_plan plan;
-    status = rt_plan_make(m, &options, device, &before, &plan, err);
+    status = rt_plan_make(m, &options, target, &before, &plan, err);
     if (status == WEIR_OK && !plan.view.fits) status = WEIR_ERR_BUDGET; /* err has the advice */
     if (status == WEIR_OK && plan.memory.ring_bytes != 0) {
         status = storage_rate(m, storage_bytes_per_s, out, err);
         /* What was measured only now may have changed the ring. */
-        if (status == WEIR_OK) status = rt_plan_make(m, &options, device, &before, &plan, err);
+        if (status == WEIR_OK) status = rt_plan_make(m, &options, target, &before, &plan, err);
     }
-    if (status == WEIR_OK) status = predict(m, &options, device, &plan, storage_bytes_per_s > 0, out, err);
-    dev_destroy(device);
+    if (status == WEIR_OK)
+        status = predict(m, &options, target->device, &plan, storage_bytes_per_s > 0, out, err);
+    rt_device_close(m->context, target);
     return status;
 }

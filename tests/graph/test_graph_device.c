@@ -29,6 +29,7 @@ static int compute_expected(void **state)
 typedef struct moved {
     fixture f;
     dev_device *cpu, *gpu;
+    mem_manager *manager;
     mem_source *source;
     dev_kv kv[MAX_LAYERS][N_SEQUENCES];
     uint64_t k_bytes, v_bytes;
@@ -38,14 +39,15 @@ static void move_to(moved *m, dev_device *gpu, bool none)
 {
     fixture *f = &m->f;
     const base_aio_options aio = {.backend = BASE_AIO_AUTO, .depth = 8};
-    const mem_device_options options = {.host_copy_bytes = none ? 1 << 20 : 0};
-    dev_memory_info info;
-    mem_device_plan plan;
+    mem_policy policy;
+    mem_policy_init(&policy);
+    policy.vram_mode = none ? MEM_VRAM_NONE : MEM_VRAM_AUTO;
+    policy.vram_reserve_bytes = 0;
     mem_unplace(f->c);
     assert_status(f, mem_place_rows(f->c, &aio, &f->err), WEIR_OK);
-    assert_status(f, gpu->table->memory->info(gpu, &info, &f->err), WEIR_OK);
-    mem_device_plan_make(f->c, info.alignment, none ? 0 : UINT64_MAX, none, &plan);
-    assert_status(f, mem_device_source_create(f->c, gpu, &plan, &options, &m->source, &f->err), WEIR_OK);
+    assert_status(f, mem_manager_create(f->env, gpu, &policy, NULL, &m->manager, &f->err), WEIR_OK);
+    assert_status(f, mem_source_create(f->c, m->manager, "test", "program", &m->source, &f->err), WEIR_OK);
+    mem_handle_limit_copies(mem_source_handle(m->source), none ? 1 << 20 : 0, true);
     m->cpu = f->dev;
     m->gpu = f->dev = gpu;
     memcpy(m->kv, f->kv, sizeof m->kv);
@@ -53,8 +55,8 @@ static void move_to(moved *m, dev_device *gpu, bool none)
     for (int l = 0; l < MAX_LAYERS; l++)
         for (int s = 0; s < N_SEQUENCES; s++) {
             dev_kv *kv = &f->kv[l][s];
-            assert_status(f, m->source->table->alloc(m->source, m->k_bytes, "k", &kv->k, &f->err), WEIR_OK);
-            assert_status(f, m->source->table->alloc(m->source, m->v_bytes, "v", &kv->v, &f->err), WEIR_OK);
+            assert_status(f, mem_source_alloc(m->source, m->k_bytes, "k", &kv->k, &f->err), WEIR_OK);
+            assert_status(f, mem_source_alloc(m->source, m->v_bytes, "v", &kv->v, &f->err), WEIR_OK);
         }
 }
 
@@ -63,10 +65,11 @@ static void move_back(moved *m)
     fixture *f = &m->f;
     for (int l = 0; l < MAX_LAYERS; l++)
         for (int s = 0; s < N_SEQUENCES; s++) {
-            m->source->table->free(m->source, f->kv[l][s].k, m->k_bytes);
-            m->source->table->free(m->source, f->kv[l][s].v, m->v_bytes);
+            mem_source_free(m->source, f->kv[l][s].k);
+            mem_source_free(m->source, f->kv[l][s].v);
         }
     mem_source_destroy(m->source);
+    mem_manager_destroy(m->manager);
     dev_destroy(m->gpu);
     memcpy(f->kv, m->kv, sizeof m->kv);
     f->dev = m->cpu;

@@ -466,7 +466,7 @@ static void settings(void **state)
 static void misuse(void **state)
 {
     fixture *f = *state;
-    weir_manager *m = open_manager(f, "sim", "4", NULL), *stranger = open_manager(f, "sim", "4", NULL);
+    weir_manager *m = open_manager(f, "sim", "4", NULL), *stranger = open_manager(f, "cpu", "4", NULL);
     engine e, unlisted;
     weir_component *raw;
     weir_request *r;

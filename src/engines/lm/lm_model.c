@@ -111,7 +111,7 @@ static void *alloc_block(base_env *env, mem_source *source, uint64_t bytes, weir
     void *block;
 
     if (source == NULL) return base_pages_alloc_present(env, BASE_TAG_KV, bytes, err);
-    return source->table->alloc(source, bytes, "key-value cache", &block, err) == WEIR_OK ? block : NULL;
+    return mem_source_alloc(source, bytes, "key-value cache", &block, err) == WEIR_OK ? block : NULL;
 }
 
 weir_status lm_kv_create_on(base_env *env, const lm_model *lm, const dev_device *dev, mem_source *source,
@@ -159,7 +159,7 @@ void lm_kv_destroy(lm_kv *kv)
     if (kv == NULL) return;
     env = kv->env;
     if (kv->source != NULL)
-        kv->source->table->free(kv->source, kv->block, kv->bytes);
+        mem_source_free(kv->source, kv->block);
     else
         base_pages_free(env, BASE_TAG_KV, kv->block, kv->bytes);
     base_free(env, kv);
