@@ -92,7 +92,17 @@ typedef struct opencl_stream {
     uint64_t value[OPENCL_EVENTS];
     uint32_t first, n;
     cl_int failed; /* CL_SUCCESS, or what an event ended with; stays until recover */
+    /* The queue was given n_turns commands, by threads of which `entering` are at it now; the newest ticket
+     * stands for the first `covered` of them. */
+    uint64_t n_turns, covered;
+    uint32_t entering;
 } opencl_stream;
+
+/* A thread's giving a command to a stream. */
+typedef struct opencl_turn {
+    uint64_t number;
+    bool alone; /* when it began */
+} opencl_turn;
 
 /* An engine's kernel that was built. */
 typedef struct opencl_built {
@@ -204,6 +214,9 @@ weir_status opencl_wait_on(dev_device *d, uint32_t stream, dev_ticket t, weir_er
 bool opencl_reached(dev_device *d, dev_ticket t);
 weir_status opencl_sync(dev_device *d, dev_ticket t, weir_error *err);
 weir_status opencl_recover(dev_device *d, weir_error *err);
+/* Around every command that a stream's queue is given. */
+opencl_turn opencl_turn_begin(opencl_device *d, uint32_t stream);
+void opencl_turn_end(opencl_device *d, uint32_t stream);
 /* Waits for all that a stream was given. */
 weir_status opencl_drain(opencl_device *d, uint32_t stream, weir_error *err);
 

@@ -54,8 +54,10 @@ weir_status opencl_enqueue(opencl_call *c, size_t x, size_t y, size_t local)
     cl_int rc;
 
     if (c->status != WEIR_OK || x == 0 || y == 0) return c->status;
+    opencl_turn_begin(c->d, DEV_STREAM_COMPUTE);
     rc = c->d->api->EnqueueNDRangeKernel(c->d->stream[DEV_STREAM_COMPUTE].queue, c->kernel, 2, NULL, wanted,
                                          group, 0, NULL, NULL);
+    opencl_turn_end(c->d, DEV_STREAM_COMPUTE);
     if (rc == CL_SUCCESS) return WEIR_OK;
     return opencl_fail(c->d, rc, "EnqueueNDRangeKernel", c->err);
 }
@@ -222,8 +224,10 @@ static weir_status run_rope_table(opencl_device *d, const dev_op *op, weir_error
         if (status == WEIR_OK) status = staging_take(d, bytes, &staging, err);
         if (status != WEIR_OK) return status;
         kern_rope_table(op->position[r], op->inv_freq, op->n_rot / 2, op->mscale, (float *)(void *)staging);
+        opencl_turn_begin(d, DEV_STREAM_COMPUTE);
         rc = d->api->EnqueueWriteBuffer(d->stream[DEV_STREAM_COMPUTE].queue, mem, CL_FALSE, (size_t)offset,
                                         bytes, staging, 0, NULL, NULL);
+        opencl_turn_end(d, DEV_STREAM_COMPUTE);
         if (rc != CL_SUCCESS) return opencl_fail(d, rc, "EnqueueWriteBuffer", err);
     }
     return WEIR_OK;

@@ -95,9 +95,28 @@ bool opencl_reached(dev_device *device, dev_ticket t)
     return event == NULL;
 }
 
+opencl_turn opencl_turn_begin(opencl_device *d, uint32_t stream)
+{
+    opencl_stream *s = &d->stream[stream];
+    opencl_turn turn;
+
+    pthread_mutex_lock(&d->lock);
+    turn.alone = s->entering++ == 0;
+    turn.number = ++s->n_turns;
+    pthread_mutex_unlock(&d->lock);
+    return turn;
+}
+
+void opencl_turn_end(opencl_device *d, uint32_t stream)
+{
+    pthread_mutex_lock(&d->lock);
+    d->stream[stream].entering--;
+    pthread_mutex_unlock(&d->lock);
+}
+
 /* Makes an event that stands for all that the stream was given its newest ticket; takes the reference. */
-static weir_status ticket_put(opencl_device *d, uint32_t stream, cl_event event, dev_ticket *out,
-                              weir_error *err)
+static weir_status ticket_put(opencl_device *d, uint32_t stream, opencl_turn turn, cl_event event,
+                              dev_ticket *out, weir_error *err)
 {
     opencl_stream *s = &d->stream[stream];
     cl_int rc = d->api->Flush(s->queue); /* others may wait for it */
@@ -112,6 +131,8 @@ static weir_status ticket_put(opencl_device *d, uint32_t stream, cl_event event,
 
             s->event[at] = event;
             s->value[at] = ++s->given;
+            /* Only where nobody else's command can have come behind this one. */
+            if (turn.alone && s->n_turns == turn.number) s->covered = turn.number;
             if (out != NULL) *out = (dev_ticket){stream, s->given};
         } else {
             oldest = s->event[s->first];
@@ -132,9 +153,18 @@ weir_status opencl_mark(dev_device *device, uint32_t stream, dev_ticket *out, we
     cl_int rc;
 
     if (stream >= DEV_MAX_STREAMS) return base_fail(err, WEIR_ERR_INTERNAL, "stream %u", stream);
-    rc = d->api->EnqueueMarkerWithWaitList(d->stream[stream].queue, 0, NULL, &event);
-    if (rc != CL_SUCCESS) return opencl_fail(d, rc, "EnqueueMarkerWithWaitList", err);
-    return ticket_put(d, stream, event, out, err);
+    opencl_stream *s = &d->stream[stream];
+    pthread_mutex_lock(&d->lock);
+    bool known = s->entering == 0 && s->covered == s->n_turns;
+    if (known) *out = (dev_ticket){stream, s->given};
+    pthread_mutex_unlock(&d->lock);
+    if (known) return WEIR_OK; /* nothing came behind the newest ticket */
+    opencl_turn turn = opencl_turn_begin(d, stream);
+    rc = d->api->EnqueueMarkerWithWaitList(s->queue, 0, NULL, &event);
+    weir_status status = rc == CL_SUCCESS ? ticket_put(d, stream, turn, event, out, err)
+                                          : opencl_fail(d, rc, "EnqueueMarkerWithWaitList", err);
+    opencl_turn_end(d, stream);
+    return status;
 }
 
 weir_status opencl_wait_on(dev_device *device, uint32_t stream, dev_ticket t, weir_error *err)
@@ -148,7 +178,9 @@ weir_status opencl_wait_on(dev_device *device, uint32_t stream, dev_ticket t, we
     if (stream == t.stream) return WEIR_OK;
     event = ticket_event(d, t);
     if (event == NULL) return WEIR_OK;
+    opencl_turn_begin(d, stream);
     rc = d->api->EnqueueBarrierWithWaitList(d->stream[stream].queue, 1, &event, NULL);
+    opencl_turn_end(d, stream);
     d->api->ReleaseEvent(event);
     return rc == CL_SUCCESS ? WEIR_OK : opencl_fail(d, rc, "EnqueueBarrierWithWaitList", err);
 }
@@ -199,15 +231,19 @@ static weir_status copy_begin(opencl_device *d, uint32_t stream, const char *wha
 }
 
 /* What every copy ends with: a ticket when one is wanted. */
-static weir_status copy_end(opencl_device *d, uint32_t stream, cl_int rc, cl_event event, const char *call,
-                            dev_ticket *done, weir_error *err)
+static weir_status copy_end(opencl_device *d, uint32_t stream, opencl_turn turn, cl_int rc, cl_event event,
+                            const char *call, dev_ticket *done, weir_error *err)
 {
-    if (rc != CL_SUCCESS) return opencl_fail(d, rc, call, err);
-    if (done == NULL) {
+    weir_status status = WEIR_OK;
+
+    if (rc != CL_SUCCESS)
+        status = opencl_fail(d, rc, call, err);
+    else if (done == NULL)
         d->api->Flush(d->stream[stream].queue);
-        return WEIR_OK;
-    }
-    return ticket_put(d, stream, event, done, err);
+    else
+        status = ticket_put(d, stream, turn, event, done, err);
+    opencl_turn_end(d, stream);
+    return status;
 }
 
 /* A copy between host memory and the device; it waits where the host memory is not pinned. */
@@ -227,13 +263,14 @@ static weir_status copy_host(dev_device *device, uint32_t stream, const void *ad
     if (bytes == 0) return done != NULL ? opencl_mark(device, stream, done, err) : WEIR_OK;
     status = opencl_lookup(d, address, bytes, &mem, &offset, err);
     if (status != WEIR_OK) return status;
+    opencl_turn turn = opencl_turn_begin(d, stream);
     if (up)
         rc = d->api->EnqueueWriteBuffer(d->stream[stream].queue, mem, wait, (size_t)offset, (size_t)bytes,
                                         from_host, 0, NULL, wanted);
     else
         rc = d->api->EnqueueReadBuffer(d->stream[stream].queue, mem, wait, (size_t)offset, (size_t)bytes,
                                        to_host, 0, NULL, wanted);
-    return copy_end(d, stream, rc, event, up ? "EnqueueWriteBuffer" : "EnqueueReadBuffer", done, err);
+    return copy_end(d, stream, turn, rc, event, up ? "EnqueueWriteBuffer" : "EnqueueReadBuffer", done, err);
 }
 
 weir_status opencl_upload(dev_device *device, uint32_t stream, void *dst, const void *host, uint64_t bytes,
@@ -263,7 +300,8 @@ weir_status opencl_copy(dev_device *device, uint32_t stream, void *dst, const vo
     status = opencl_lookup(d, dst, bytes, &dst_mem, &to, err);
     if (status == WEIR_OK) status = opencl_lookup(d, src, bytes, &src_mem, &from, err);
     if (status != WEIR_OK) return status;
+    opencl_turn turn = opencl_turn_begin(d, stream);
     rc = d->api->EnqueueCopyBuffer(d->stream[stream].queue, src_mem, dst_mem, (size_t)from, (size_t)to,
                                    (size_t)bytes, 0, NULL, done != NULL ? &event : NULL);
-    return copy_end(d, stream, rc, event, "EnqueueCopyBuffer", done, err);
+    return copy_end(d, stream, turn, rc, event, "EnqueueCopyBuffer", done, err);
 }
