@@ -138,6 +138,60 @@ static void files(void **state)
         }
 }
 
+static weir_status place_filed(rig *r, filed *f)
+{
+    mem_request *q;
+    mem_phase *p;
+    const mem_request_desc d = {.name = "t", .managers = &r->m, .n_managers = 1};
+    const mem_phase_desc phase = {.name = "p", .handles = &f->x.h, .n_handles = 1};
+    ok(r, mem_request_begin(&d, &q, &r->err));
+    weir_status status = mem_use(q, &phase, &p, &r->err);
+    if (status == WEIR_OK) ok(r, mem_phase_end(p, &r->err));
+    mem_request_end(q);
+    return status;
+}
+
+/* X5, R8.2: a phase that is not repeated gets over what fails once while its components are placed; what
+ * fails for good leaves nothing of them on the device. */
+static void placing(void **state)
+{
+    (void)state;
+    static const base_fault_site sites[] = {BASE_FAULT_COPY, BASE_FAULT_READ, BASE_FAULT_DEVICE_ALLOC};
+    rig r;
+    filed f;
+    mem_policy policy = test_policy();
+    policy.host_copies = MEM_OFF;
+    open_rig(&r, device_of(4 * MIB), policy);
+    open_filed(&r, &f, MEM_ONESHOT);
+    for (size_t s = 0; s < 3; s++) {
+        clean_filed(&r, &f);
+        ok(&r, base_fault_count_on(r.env, &r.err));
+        ok(&r, place_filed(&r, &f));
+        uint64_t n = base_fault_count(r.env, sites[s]);
+        base_fault_clear(r.env);
+        assert_int_equal(n, N_UNITS + 1);
+        for (uint64_t i = 0; i < 2 * n; i++) {
+            const base_fault_rule rule = {
+                .site = sites[s], .after = i / 2, .for_good = i % 2 != 0, .length = -1};
+            clean_filed(&r, &f);
+            ok(&r, base_fault_arm(r.env, &rule, &r.err));
+            weir_status status = place_filed(&r, &f);
+            base_fault_clear(r.env);
+            if (!rule.for_good) assert_int_equal(status, WEIR_OK);
+            if (rule.for_good && sites[s] != BASE_FAULT_DEVICE_ALLOC)
+                assert_true(documented(sites[s], status));
+            mem_handle_info info;
+            mem_handle_get_info(f.x.h, &info);
+            /* What bytes came before the failure stay; blocks without bytes do not. */
+            if (status != WEIR_OK) assert_int_equal(device_bytes(&r), info.loaded_bytes);
+            if (status != WEIR_OK) assert_true(info.loaded_bytes <= i / 2 * UNIT_BYTES);
+            ok(&r, run_filed(&r, &f));
+        }
+    }
+    close_filed(&f);
+    close_rig(&r);
+}
+
 /* Reads that are short, that meet an end which was not there, and other errors than the usual one. */
 static void reads_in_every_way(void **state)
 {
@@ -480,6 +534,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files),
+        cmocka_unit_test(placing),
         cmocka_unit_test(reads_in_every_way),
         cmocka_unit_test(beside_others),
         cmocka_unit_test(registration),
