@@ -304,6 +304,8 @@ weir_status mem_allocate_stream(mem_component *c, const mem_decision *d, weir_er
         c->stream.ring = base_pages_alloc(env, BASE_TAG_WEIGHTS_SLOTS, p->ring_bytes, true, err);
         if (c->stream.ring == NULL) return WEIR_ERR_OUT_OF_MEMORY;
         c->stream.ring_bytes = p->ring_bytes;
+        /* Now, since beside all that will be loaded a control group may have room for small pages only. */
+        memset(c->stream.ring, 0, p->ring_bytes);
     }
     const mem_control *k = &d->control;
     if (k->total_bytes == 0) return WEIR_OK;

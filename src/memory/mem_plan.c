@@ -24,6 +24,10 @@
 #define RING_MIN_CAP_BYTES (UINT64_C(8) << 20)
 /* A ring that holds all that the reader wants in flight is worth this part of what is missing. */
 #define RING_READER_SHARE 8
+/* A device takes so many pieces of memory at once: of huge pages each read is one, of small ones each page
+ * is, and a queue may then hold no more than two or three reads (half of the rate was measured on a virtual
+ * disk). So a ring is of whole huge pages, as far as there is room. */
+#define RING_PAGE_BYTES (UINT64_C(2) << 20)
 /* Groups stream this part of the ring, so that the next one's is there while this one's is used. */
 #define RING_GROUPS 4
 
@@ -118,8 +122,11 @@ static uint64_t choose_ring(const mem_component *c, uint64_t smallest, uint64_t 
     if (flight != 0)
         flight = base_min(flight + 2 * base_min(c->reader.read_bytes, flight), missing / RING_READER_SHARE);
     best = base_max(best, base_min(base_align_down(flight, MEM_SMALL_BYTES), MEM_RING_MAX_BYTES));
-    uint64_t wanted = base_min(best, room / 4);
-    return base_max(smallest, base_align_down(wanted, MEM_PAGE_BYTES));
+    uint64_t wanted = base_max(smallest, base_align_down(base_min(best, room / 4), MEM_PAGE_BYTES));
+    uint64_t whole = base_align_down(wanted, RING_PAGE_BYTES);
+    if (whole != 0 && whole >= smallest) return whole;
+    whole += RING_PAGE_BYTES;
+    return whole <= room / 4 ? whole : wanted;
 }
 
 static uint64_t choose_tile(const mem_component *c, uint64_t ring)

@@ -108,6 +108,9 @@ static void rings_fit_the_model(void **state)
     open_model(f, 30, 576, 1536, 360, 960);
     mem_plan p = any_plan(f);
     assert_true(p.whole_bytes > 60 * MIB / 2 && p.smallest_bytes <= 1 * MIB);
+    assert_true(plan_of(f, p.smallest_bytes).ring_bytes <= 1 * MIB);
+    assert_int_equal(plan_of(f, 10 * MIB).ring_bytes, 2 * MIB);
+    assert_int_equal(plan_of(f, p.whole_bytes / 2).ring_bytes, 4 * MIB);
     close_fixture(f);
 
     open_model(f, 32, 4096, 14336, 2304, 8064);
@@ -119,6 +122,11 @@ static void rings_fit_the_model(void **state)
     /* Room for all but a little: the ring stays small beside what is missing. */
     p = plan_of(f, p.whole_bytes - 64 * MIB);
     assert_true(p.ring_bytes <= 17 * MIB && p.streamed_bytes < 84 * MIB);
+    /* Whole huge pages, whatever the budget. */
+    for (uint64_t budget = 8 * MIB; budget < p.whole_bytes; budget += 97 * MIB + 4096) {
+        uint64_t ring = plan_of(f, budget).ring_bytes;
+        assert_true(ring >= 8 * MIB && ring % (2 * MIB) == 0);
+    }
     p = plan_of(f, p.whole_bytes / 2);
     assert_int_equal(p.ring_bytes, 32 * MIB);
     assert_true(p.tile_bytes > 3 * MIB && p.tile_bytes <= 4 * MIB);
