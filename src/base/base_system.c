@@ -79,16 +79,22 @@ weir_status base_process_memory_read(base_process_memory *out, weir_error *err)
         {"RssFile:", &m.file_bytes},     {"RssShmem:", &m.shmem_bytes}, {"VmSwap:", &m.swap_bytes},
         {"VmPTE:", &m.page_table_bytes},
     };
-    const kib_field pss = {"Pss:", &m.pss_bytes};
     int found = read_kib_fields("/proc/self/status", fields, sizeof fields / sizeof *fields);
     if (found <= 0) {
         char text[128];
         return base_fail(err, WEIR_ERR_IO, "/proc/self/status: the memory of this process cannot be read: %s",
                          found < 0 ? base_errno_text(-found, text) : "no VmRSS in it");
     }
-    read_kib_fields("/proc/self/smaps_rollup", &pss, 1);
     *out = m;
     return WEIR_OK;
+}
+
+uint64_t base_process_pss(void)
+{
+    uint64_t bytes = 0;
+    const kib_field pss = {"Pss:", &bytes};
+    read_kib_fields("/proc/self/smaps_rollup", &pss, 1);
+    return bytes;
 }
 
 bool base_process_peak_reset(void)

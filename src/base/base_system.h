@@ -22,7 +22,6 @@ weir_status base_memory_limits_read(base_env *env, const char *proc_root, const 
 typedef struct base_process_memory {
     uint64_t rss_bytes;      /* VmRSS */
     uint64_t peak_rss_bytes; /* VmHWM */
-    uint64_t pss_bytes;      /* smaps_rollup Pss; 0 where it cannot be read */
     uint64_t anon_bytes;     /* RssAnon */
     uint64_t file_bytes;     /* RssFile */
     uint64_t shmem_bytes;    /* RssShmem: a simulated device's memory, and nothing else of ours */
@@ -31,6 +30,9 @@ typedef struct base_process_memory {
 } base_process_memory;
 
 weir_status base_process_memory_read(base_process_memory *out, weir_error *err);
+/* Pss of smaps_rollup; 0 where it cannot be read. The kernel walks all pages of the process for it, which takes
+ * milliseconds for each GiB in small pages. */
+uint64_t base_process_pss(void);
 /* Sets VmHWM back to the present RSS where the kernel allows it; false where not. */
 bool base_process_peak_reset(void);
 

@@ -55,7 +55,7 @@ weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir
     if (status != WEIR_OK) return status;
     /* What a simulated device holds is not this process's, were it not simulated. */
     now.rss_bytes -= base_min(now.rss_bytes, now.shmem_bytes);
-    now.pss_bytes -= base_min(now.pss_bytes, now.shmem_bytes);
+    uint64_t pss = base_process_pss();
     now.peak_rss_bytes =
         base_max(now.rss_bytes, now.peak_rss_bytes - base_min(now.peak_rss_bytes, now.shmem_bytes));
     base_ledger_view v;
@@ -64,7 +64,7 @@ weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir
         .struct_size = sizeof r,
         .peak_bytes = now.peak_rss_bytes,
         .rss_bytes = now.rss_bytes,
-        .pss_bytes = now.pss_bytes,
+        .pss_bytes = pss - base_min(pss, now.shmem_bytes),
         .anon_bytes = now.anon_bytes,
         .ledger_bytes = v.bytes,
         .ledger_peak_bytes = v.peak_bytes,
