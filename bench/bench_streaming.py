@@ -15,7 +15,7 @@ already are not measured again, so a run that was ended can be taken up by the s
   ratio        Weir's rate over the fastest peer's               read/token   bytes that Weir reads for a token
   predicted    what the plan said before the run                 storage   the rate of queued reads of the best size, between the rounds
   limit        the slower of reading that at that rate, and of decoding with all weights in memory, measured in every round
-  share        Weir's rate in that limit                         busy      share of the wall clock in which the streamed bytes come at that rate
+  share        Weir's rate over the limit of its own round       busy      share of the wall clock in which the streamed bytes come at that rate
   load         the machine's load average: above the count of CPUs other work is running, and the figures are of little use"""
 import argparse
 import ctypes
@@ -161,13 +161,19 @@ def median(rows, key):
     return statistics.median(r[key] for r in rows) if rows else None
 
 
+def limit_of(whole, row):
+    """Tokens per second that storage and computation allowed in this round: storage was measured right before and right behind it."""
+    storage, read = row["storage_bytes_per_s"], row["streamed_bytes_per_token"]
+    return min(storage / read, whole["decode_tps"]) if storage and read else whole["decode_tps"]
+
+
 def measure(o, group, model, weights, percent):
     limit = weights * percent // 100
     # Each decoding gets a share of the row's time, the rest of which goes into loading and prefill.
     seconds = o.seconds / o.rounds / (4 * (1 + len(o.peers)))
     slow = (weights - limit) / SLOW_STORAGE
     tokens = max(4, min(o.decode, int(seconds / slow) if slow else o.decode))
-    ours, whole, loads, theirs = [], [], [], {name: [] for name in o.peers}
+    ours, whole, pairs, loads, theirs = [], [], [], [], {name: [] for name in o.peers}
     begin, longest = time.monotonic(), 0.0
     for _ in range(o.rounds):
         start = time.monotonic()
@@ -179,19 +185,21 @@ def measure(o, group, model, weights, percent):
         for rows, row in runs:
             if row:
                 rows.append(row)
+        if runs[0][1] and runs[1][1]:
+            pairs.append((limit_of(runs[0][1], runs[1][1]), runs[1][1]["decode_tps"]))
         longest = max(longest, time.monotonic() - start)
         if not ours:
             break
     peers = {name: median(rows, "decode_tps") for name, rows in theirs.items()}
     row = {"percent": percent, "limit_bytes": limit, "load": max(loads), "peers_tps": peers, "rounds": len(ours), "tokens": tokens,
            "seconds": time.monotonic() - begin}
-    if not ours or not whole:
+    if not pairs:
         return row
     tps, read, storage = (median(ours, k) for k in ("decode_tps", "streamed_bytes_per_token", "storage_bytes_per_s"))
-    compute = median(whole, "decode_tps")
-    best = min(storage / read, compute) if storage and read else compute
-    row |= {"weir_tps": tps, "read_bytes_per_token": read, "storage_bytes_per_s": storage, "whole_tps": compute, "limit_tps": best,
-            "share": tps / best, "busy": tps * read / storage if storage else 0, "peak_bytes": max(r["peak_bytes"] for r in ours),
+    # Both move from minute to minute by more than what is looked for, so each round is held against its own limit.
+    best, share = statistics.median(limit for limit, _ in pairs), statistics.median(rate / limit for limit, rate in pairs)
+    row |= {"weir_tps": tps, "read_bytes_per_token": read, "storage_bytes_per_s": storage, "whole_tps": median(whole, "decode_tps"),
+            "limit_tps": best, "share": share, "shares": [rate / limit for limit, rate in pairs], "busy": tps * read / storage if storage else 0, "peak_bytes": max(r["peak_bytes"] for r in ours),
             "planned_peak_bytes": max(r["planned_peak_bytes"] for r in ours),
             "predicted_tps": median(ours, "predicted_tps") if "predicted_tps" in ours[0] else None,
             "ratio": tps / max(filter(None, peers.values())) if any(peers.values()) else None}
