@@ -30,8 +30,8 @@ typedef struct base_process_memory {
 } base_process_memory;
 
 weir_status base_process_memory_read(base_process_memory *out, weir_error *err);
-/* Pss of smaps_rollup; 0 where it cannot be read. The kernel walks all pages of the process for it, which takes
- * milliseconds for each GiB in small pages. */
+/* Pss of smaps_rollup; 0 where it cannot be read. The kernel walks all pages of the process for it, which
+ * takes milliseconds for each GiB in small pages. */
 uint64_t base_process_pss(void);
 /* Sets VmHWM back to the present RSS where the kernel allows it; false where not. */
 bool base_process_peak_reset(void);
