@@ -74,6 +74,8 @@ weir_status weir_context_set(weir_context *c, const char *name, const char *valu
     if (name == NULL || value == NULL)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "a setting needs a name and a value");
     weir_status status = base_settings_set(c->settings, name, value, err);
+    /* Borrowed from the settings, where another text may now stand. */
+    if (c->env->remote_ca_file != NULL) c->env->remote_ca_file = base_settings_ca_file(c->settings);
     if (status == WEIR_OK && strcmp(name, "fault") == 0) status = arm_faults(c, err);
     return status;
 }

@@ -334,6 +334,19 @@ static void test_machine(void **state)
     assert_int_equal(system(path), 0);
 }
 
+/* What is known of servers is borrowed from the settings and follows them, also while an address is open. */
+static void test_network_settings(void **state)
+{
+    fixture *f = *state;
+    const base_env *env = f->context->env;
+    assert_ok(f, weir_context_set(f->context, "io.ca_file", "/first.pem", &f->err));
+    assert_null(env->remote_ca_file);
+    assert_ok(f, rt_network_set(f->context, &f->err));
+    assert_string_equal(env->remote_ca_file, "/first.pem");
+    assert_ok(f, weir_context_set(f->context, "io.ca_file", "/second.pem", &f->err));
+    assert_string_equal(env->remote_ca_file, "/second.pem");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +360,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_options, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_two_models, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_machine, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_network_settings, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("rt_plan", tests, NULL, NULL);
 }
