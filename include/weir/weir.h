@@ -288,8 +288,8 @@ typedef struct weir_prediction {
  * where nothing is known of it; a rate that is given is taken in its place, with the plan's ring played
  * through. Rehearsing takes no more memory than the plan has, of weights that stay at most 512 MiB; a pass
  * that takes more than two seconds is cut and told from its part. Measuring storage takes up to 32 MiB.
- * Errors: BUDGET where the plan does not fit, INVALID_ARGUMENT while the model is loaded, and those of
- * reading. */
+ * Errors: BUDGET where the plan does not fit, OUT_OF_MEMORY where it is for a larger machine and this one has
+ * not even room for that, INVALID_ARGUMENT while the model is loaded, and those of reading. */
 WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
                                         weir_prediction *out, weir_error *err);
 

@@ -79,20 +79,51 @@ static bool reads_files(const weir_model *m)
     return rt_model_is_here(m, &none) == WEIR_OK;
 }
 
-static weir_status place(rehearsal *r, const mem_plan *mem, uint64_t stand_in_bytes, weir_error *err)
+static uint64_t cache_bytes(const rehearsal *r)
+{
+    const rt_plan *plan = r->plan;
+    return rt_mul(lm_kv_bytes(r->m->lm, r->device, plan->kv_dtype, r->ctx_tokens, plan->max_rows),
+                  plan->max_batch);
+}
+
+/* Bytes of the stand-in, which the largest weight must fit, and whether all has room: a plan can be one for a
+ * larger machine, and its rehearsal must not be what ends the process here. */
+static weir_status check_room(const rehearsal *r, const mem_plan *mem, uint64_t *stand_in_bytes,
+                              weir_error *err)
 {
     base_memory_limits limits;
-    uint64_t there, reserve;
+    uint64_t there, reserve, largest = 0;
+    mem_weight_info w;
+    char a[32], b[32];
     weir_status status = rt_limits_read(r->m->context, &limits, err);
     if (status == WEIR_OK) status = rt_default_budget(r->m->context, &limits, &there, &reserve, err);
+    if (status != WEIR_OK) return status;
+    *stand_in_bytes = base_max(base_min(base_min(*stand_in_bytes, STAND_IN_BYTES), there / 2), 1);
+    for (mem_weight_id i = 0; mem_component_weight(r->component, i, &w); i++)
+        if (w.streamable) largest = base_max(largest, rt_mul(w.n_rows, w.row_bytes));
+    uint64_t need = base_min(base_max(*stand_in_bytes, largest), mem->resident_bytes);
+    need = rt_add(need, rt_add(mem->fixed_bytes, rt_add(mem->ring_bytes, cache_bytes(r))));
+    need = rt_add(need, r->plan->tag_bytes[BASE_TAG_ACTIVATIONS]);
+    need = rt_add(need, r->plan->tag_bytes[BASE_TAG_WORKSPACE]);
+    uint64_t left = base_min(limits.available_bytes, limits.cgroup_free_bytes);
+    if (need <= left) return WEIR_OK;
+    return base_fail(
+        err, WEIR_ERR_OUT_OF_MEMORY,
+        "this plan cannot be rehearsed here: even without most weights that stay it takes %s, and "
+        "%s are free",
+        base_size_text(need, a), base_size_text(left, b));
+}
+
+static weir_status place(rehearsal *r, const mem_plan *mem, uint64_t stand_in_bytes, weir_error *err)
+{
+    weir_status status = check_room(r, mem, &stand_in_bytes, err);
     if (status != WEIR_OK) return status;
     uint32_t type = r->m->main_dtype;
     mem_packer packer = rt_packer(r->device);
     mem_place_options o = {
         .aio = r->options->aio,
         .packer = r->options->pack && !r->plan->map ? &packer : NULL,
-        /* In a small control group the block itself must not be what ends the process. */
-        .stand_in_bytes = base_max(base_min(base_min(stand_in_bytes, STAND_IN_BYTES), there / 2), 1),
+        .stand_in_bytes = stand_in_bytes,
         .stand_in_pattern = type == BASE_F32 || type == BASE_BF16 ? PATTERN_FLOAT : PATTERN,
         .stand_in_rows = reads_files(r->m) ? 0 : TABLE_ROWS,
     };
@@ -177,8 +208,7 @@ static void choose_kinds(rehearsal *r)
             (kind){.n_rows = chunk, .prompt = true, .position = (int32_t)(prompt - chunk), .outputs = true};
     /* The whole context, since where a cache's rows lie is felt; unless filling it would take long. */
     r->ctx_tokens = v->ctx_tokens;
-    uint64_t bytes = lm_kv_bytes(r->m->lm, r->device, r->plan->kv_dtype, v->ctx_tokens, r->plan->max_rows);
-    if (rt_mul(bytes, r->plan->max_batch) > CACHES_MOST)
+    if (cache_bytes(r) > CACHES_MOST)
         r->ctx_tokens = (uint32_t)base_min(base_align_up(base_max(at + 1, prompt), 16), v->ctx_tokens);
 }
 

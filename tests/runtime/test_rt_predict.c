@@ -158,6 +158,35 @@ static void test_refused(void **state)
     weir_model_close(m);
 }
 
+/* A plan may be for a larger machine; where this one has no room for its rehearsal, nothing is allocated. */
+static void test_larger_machine(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 1.5);
+    weir_prediction p = {0};
+    base_ledger_view v;
+    char command[1024], folder[200];
+    assert_ok(f, weir_model_predict(m, &o, 0, &p, &f->err));
+    snprintf(folder, sizeof folder, "%s/proc", f->folder);
+    snprintf(command, sizeof command,
+             "mkdir -p %s && printf 'MemTotal: 8000000 kB\nMemAvailable: 64 kB\n' > %s/meminfo", folder,
+             folder);
+    assert_int_equal(system(command), 0);
+    assert_ok(f, weir_context_set(f->context, "proc_root", folder, &f->err));
+    assert_ok(f, weir_context_set(f->context, "cgroup_root", folder, &f->err));
+    uint64_t before = held(f);
+    base_ledger_peak_reset(f->context->env);
+    assert_int_equal(weir_model_predict(m, &o, 0, &p, &f->err), WEIR_ERR_OUT_OF_MEMORY);
+    assert_mentions(f->err.message, "free");
+    base_ledger_read(f->context->env, &v);
+    assert_int_equal(v.tag_peak_bytes[BASE_TAG_KV] + v.tag_peak_bytes[BASE_TAG_WEIGHTS_FIXED], 0);
+    assert_int_equal(held(f), before);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    weir_model_close(m);
+}
+
 /* X5: each allocation of a prediction fails once; an error or the result, and nothing stays behind. */
 static void test_faults(void **state)
 {
@@ -230,6 +259,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_memory, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_auto_maps_by_speed, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_refused, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_larger_machine, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_storage, fixture_setup, fixture_teardown),
     };
