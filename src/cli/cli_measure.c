@@ -139,11 +139,12 @@ static int fix_options(measure *m, weir_model *model, json_t *report)
     uint32_t wanted = m->last;
     o->n_sessions = o->max_batch = m->first;
     if (weir_model_plan(model, o, &plan, &err) != WEIR_OK) return cli_error("measure", &err);
-    if (o->fewer_sessions && take_fewer(m, model, &err) != WEIR_OK) return cli_error("measure", &err);
     if (o->ctx_tokens == 0) {
         uint32_t least = m->n_prompt + m->n_decode;
         o->ctx_tokens = plan.ctx_tokens > least ? plan.ctx_tokens : least;
     }
+    /* With that context: left to the plan, more sessions would get a shorter one, and fit. */
+    if (o->fewer_sessions && take_fewer(m, model, &err) != WEIR_OK) return cli_error("measure", &err);
     json_t *j = json_object(), *host = json_object();
     const cli_number fixed[] = {{"budget_bytes", o->mem_bytes}, {"ctx_tokens", o->ctx_tokens},
                                 {"prompt_tokens", m->n_prompt}, {"decode_tokens", m->n_decode},
