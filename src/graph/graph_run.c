@@ -11,6 +11,7 @@ typedef struct pass {
     uint32_t n_ops;
     uint32_t unit;       /* with a source: the one that is entered */
     double wait_seconds; /* of the present operation */
+    uint32_t rows_done;  /* of its weight */
 } pass;
 
 void graph_use_source(graph_program *p, mem_source *source)
@@ -203,6 +204,7 @@ static weir_status run_streamed(pass *s, dev_op *dev, mem_weight_id id, weir_err
         dev->row_end = tile.row_end;
         dev->packed_rows = tile.packed_rows;
         status = p->dev->table->run(p->dev, dev, err);
+        if (status == WEIR_OK) s->rows_done += tile.row_end - tile.row_begin;
         mem_tile_release(p->component, &tile);
     }
     return status;
@@ -225,7 +227,9 @@ static weir_status run_matmul(pass *s, const graph_op *op, dev_op *dev, weir_err
     dev->row_end = op->w.n_rows;
     dev->packed_rows = p->source != NULL ? mem_weight_file_packed_rows(p->component, op->w.id)
                                          : mem_weight_packed_rows(p->component, op->w.id);
-    return run_device(p, dev, err);
+    status = run_device(p, dev, err);
+    if (status == WEIR_OK) s->rows_done = op->w.n_rows;
+    return status;
 }
 
 static weir_status run_dequant(pass *s, const graph_op *op, dev_op *dev, weir_error *err)
@@ -317,6 +321,7 @@ static weir_status run_op_profiled(pass *s, const graph_op *op, weir_error *err)
     weir_status status;
 
     s->wait_seconds = 0;
+    s->rows_done = 0;
     mem_component_stats(p->component, &before);
     start = base_now(p->env);
     status = run_op(s, op, err);
@@ -327,7 +332,7 @@ static weir_status run_op_profiled(pass *s, const graph_op *op, weir_error *err)
     phase->n_ops++;
     phase->streamed_bytes += after.streamed_bytes - before.streamed_bytes;
     phase->streamed_bytes += after.row_bytes - before.row_bytes;
-    if (op->dev.code == DEV_MATMUL) phase->weight_bytes += (uint64_t)op->w.n_rows * op->dev.w.stride;
+    if (op->dev.code == DEV_MATMUL) phase->weight_bytes += (uint64_t)s->rows_done * op->dev.w.stride;
     p->op_seconds[op->dev.code] += seconds;
     p->op_count[op->dev.code]++;
     return status;

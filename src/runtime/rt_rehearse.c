@@ -303,6 +303,9 @@ static weir_status warm_up(rehearsal *r, kind *k, weir_error *err)
     atomic_store(&w.done, true);
     base_lane_destroy(lane);
     k->cut = status == WEIR_ERR_CANCELLED && done > 0;
+    if (status == WEIR_ERR_CANCELLED && !k->cut)
+        return base_fail(err, status, "a pass is too slow to be rehearsed: no weight came in %.0f s",
+                         PASS_SECONDS_MOST);
     if (status != WEIR_OK && !k->cut) {
         *err = why;
         return status;

@@ -51,17 +51,31 @@ static void allocations(void **state)
     fixture_close(&f);
 }
 
+static uint64_t weights_done(const graph_program *p)
+{
+    graph_phase_profile phase;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; graph_profile_phase(p, i, &phase); i++) bytes += phase.weight_bytes;
+    return bytes;
+}
+
 static void reads(void **state)
 {
     fixture f;
     graph_program *p;
-    uint64_t expected, held;
+    graph_info info;
+    uint64_t expected, held, done;
 
     (void)state;
     fixture_open(&f, 2, true);
     p = make_program(&f, 4, true);
     expected = run_all(&f, p, 6, 2, false);
     held = ledger_bytes(&f);
+    graph_program_info(p, &info);
+    graph_profile_on(p, true);
+    assert_status(&f, pass(&f, p, 0, 1, 0, 2, true), WEIR_OK);
+    assert_true(info.weight_bytes > 1000 && weights_done(p) == info.weight_bytes);
     for (uint64_t after = 0; after < 12; after += 3) {
         base_fault_rule queued = {
             .site = BASE_FAULT_COMPLETION, .after = after, .for_good = true, .length = -1};
@@ -70,10 +84,15 @@ static void reads(void **state)
 
         assert_status(&f, base_fault_arm(f.env, &queued, &f.err), WEIR_OK);
         assert_status(&f, base_fault_arm(f.env, &direct, &f.err), WEIR_OK);
-        for (int i = 0; i < 20 && status == WEIR_OK; i++) status = pass(&f, p, 0, 1, 0, 2, true);
+        for (int i = 0; i < 20 && status == WEIR_OK; i++) {
+            done = weights_done(p);
+            status = pass(&f, p, 0, 1, 0, 2, true);
+        }
         base_fault_clear(f.env);
         assert_int_equal(status, WEIR_ERR_IO);
         assert_true(strstr(f.err.message, f.path) != NULL);
+        /* What the failed pass did not get to does not count as done. */
+        assert_true(weights_done(p) - done < info.weight_bytes);
         assert_int_equal(ledger_bytes(&f), held);
         assert_true(run_all(&f, p, 6, 2, false) == expected);
     }
