@@ -86,6 +86,8 @@ uint32_t rt_draft_rows(const weir_session *s, uint32_t from)
 double rt_draft_share(const weir_session *s)
 {
     const double slower = 8;
+    /* Unloaded meanwhile: asking it says so. */
+    if (s->draft->model->run == NULL) return 1;
     const weir_plan *a = &s->model->run->plan.view, *b = &s->draft->model->run->plan.view;
     double work = (double)a->weight_bytes_per_pass + slower * (double)a->streamed_bytes_per_pass;
     double draft = (double)b->weight_bytes_per_pass + slower * (double)b->streamed_bytes_per_pass;

@@ -216,6 +216,33 @@ static void test_draft_refuses(void **state)
     weir_model_close(again);
 }
 
+/* A draft whose model is unloaded meanwhile: the answer goes on without its guesses. */
+static void test_draft_unloaded(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama"), *other = open_tiny(f, "qwen3");
+    load_eight(f, other, 1);
+    load_eight(f, m, 1);
+    weir_session *s = new_session(f, m), *d = new_session(f, other);
+    weir_generate_options o = options_of(WEIR_SPECULATE_OFF, 0);
+    weir_result plain = answer_of(f, s, 0, &o);
+    assert_ok(f, weir_session_set_draft(s, d, &f->err));
+    weir_model_unload(other);
+    const weir_speculate modes[] = {WEIR_SPECULATE_AUTO, WEIR_SPECULATE_DRAFT};
+    for (size_t i = 0; i < 2; i++) {
+        o.speculate = modes[i];
+        weir_result r = answer_of(f, s, 0, &o);
+        assert_same(&r, &plain);
+        if (modes[i] == WEIR_SPECULATE_DRAFT) assert_int_equal(r.n_drafted, 0);
+        weir_result_finish(m, &r);
+    }
+    weir_result_finish(m, &plain);
+    weir_session_destroy(s);
+    weir_session_destroy(d);
+    weir_model_close(m);
+    weir_model_close(other);
+}
+
 /* A draft model that has read only the end of a text, since all of it would have cost too much: it guesses as
  * a session does that holds the first token and that end, and reads the rest when it is asked to. */
 static void test_draft_of_the_end(void **state)
@@ -712,6 +739,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lookup_is_exact, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_is_exact, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_refuses, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_draft_unloaded, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_of_the_end, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_no_room, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_ends_within_a_pass, fixture_setup, fixture_teardown),
