@@ -10,7 +10,8 @@
  *   memory     (this worker only) answers with the bytes per second that memory delivers to THREADS
  *   weights    (this worker only) answers with the bytes of weights that one pass reads
  *   read       (this worker only) answers with the bytes of weights read from storage since they were loaded
- *   storage N  (this worker only) answers with the bytes per second of N MB of queued direct reads of the file
+ *   storage N  (this worker only) answers with the bytes per second of N MB of queued direct reads of the
+ * file
  *
  * BUDGET (this worker only): bytes for the whole process; 0: the weights are not loaded, for `storage` alone.
  *
@@ -95,7 +96,8 @@ static weir_status fact(worker *w, const char *word, uint32_t n, double *value, 
 {
     weir_plan plan = {.struct_size = sizeof plan};
     weir_memory_report report = {.struct_size = sizeof report};
-    if (strcmp(word, "storage") == 0) return weir_measure_storage(w->model, n * UINT64_C(1000000), value, err);
+    if (strcmp(word, "storage") == 0)
+        return weir_measure_storage(w->model, n * UINT64_C(1000000), value, err);
     if (strcmp(word, "read") == 0) {
         weir_status read = weir_model_memory(w->model, &report, err);
         *value = (double)report.read_bytes;
