@@ -248,7 +248,10 @@ static weir_status fill_all(mem_handle *h, mem_request *r, weir_error *err)
         if (status != WEIR_OK) return status;
         u->filled = true;
         loaded += u->bytes;
-        if (h->on_load != NULL) h->on_load(h->on_load_arg, loaded, total);
+        if (h->on_load == NULL) continue;
+        base_lock_leave(h->m->tier->lock); /* who hears of it may ask the manager */
+        h->on_load(h->on_load_arg, loaded, total);
+        base_lock_enter(h->m->tier->lock);
     }
     return WEIR_OK;
 }

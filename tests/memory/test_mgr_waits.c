@@ -222,6 +222,45 @@ static void jobs_wait_for_room(void **state)
     }
 }
 
+/* Who hears of what is loaded may ask the manager for whom it is. */
+typedef struct listener {
+    rig *r;
+    model *x;
+    uint64_t done, total, loaded;
+    uint32_t calls;
+} listener;
+
+static void hear(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    listener *l = arg;
+    mem_handle_info i;
+    assert_int_equal(manager_info(l->r).n_requests, 1);
+    mem_handle_get_info(l->x->h, &i);
+    assert_true(i.busy && done_bytes > l->done);
+    l->loaded = i.loaded_bytes;
+    l->done = done_bytes;
+    l->total = total_bytes;
+    l->calls++;
+}
+
+static void loading_is_heard(void **state)
+{
+    (void)state;
+    rig r;
+    model x;
+    listener l = {.r = &r, .x = &x};
+    open_rig(&r, device_of(4 * MIB), test_policy());
+    open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
+    mem_handle_on_load(x.h, hear, &l);
+    check_model(&r, r.m, &x);
+    assert_int_equal(l.calls, N_UNITS + 1);
+    assert_true(l.done == WHOLE && l.total == WHOLE && l.loaded == WHOLE);
+    check_model(&r, r.m, &x); /* it is there */
+    assert_int_equal(l.calls, N_UNITS + 1);
+    close_model(&x);
+    close_rig(&r);
+}
+
 /* R3.7: when it has waited long enough it tries with what there is. */
 static void then_it_tries_again(void **state)
 {
@@ -433,7 +472,7 @@ int main(void)
         cmocka_unit_test(jobs_wait_in_order),       cmocka_unit_test(waiting_ends),
         cmocka_unit_test(jobs_wait_for_room),       cmocka_unit_test(then_it_tries_again),
         cmocka_unit_test(one_phase_on_two_devices), cmocka_unit_test(devices_are_named),
-        cmocka_unit_test(phased_residency),
+        cmocka_unit_test(phased_residency),         cmocka_unit_test(loading_is_heard),
     };
     return cmocka_run_group_tests_name("memory manager: waits", tests, NULL, NULL);
 }
