@@ -329,7 +329,8 @@ typedef struct mem_run_desc {
 } mem_run_desc;
 /* A phase around fn, with exact retry (R8.1): when fn or placing fails with DEVICE_MEMORY, everything idle
  * leaves the device, the phase's components are capped at half of what they had, generators are put back, and
- * it runs again, at most twice. A device that failed otherwise (DEVICE) gets one more attempt. */
+ * it runs again, at most twice. A device that failed otherwise (DEVICE) gets one more attempt; waiting for
+ * another job does not. */
 weir_status mem_run_phase(mem_request *r, const mem_run_desc *desc, weir_error *err);
 
 /* An engine that declares no phases (R2.4): all its handles for the whole call, with memory_required(task) as

@@ -208,6 +208,7 @@ struct mem_request {
     uint64_t arrival;
     bool waiting, open; /* open: phase is one that was begun */
     bool ran_out;       /* of device memory, for good */
+    bool late;          /* its last phase waited as long as may be: no failure of a device */
     mem_phase phase;
     mem_report report;
 };

@@ -255,6 +255,7 @@ static weir_status take_turn(mem_request *r, mem_phase *p, weir_error *err)
         bool late = waited > r->managers[0]->policy.wait_limit_s;
         if (!busy && (!cramped || late)) break;
         for (uint32_t i = 0; i < p->n_handles && !busy; i++) p->handles[i]->user = NULL;
+        r->late = late;
         if (late)
             return base_fail(err, WEIR_ERR_DEVICE,
                              "phase %s of request %s waited %.0f s for a component that another job uses",
@@ -440,6 +441,7 @@ weir_status mem_use(mem_request *r, const mem_phase_desc *d, mem_phase **out, we
                          r->open ? "another phase of its request is open" : "more than 16 handles");
     mgr_block *blocks = p->blocks;
     uint32_t cap = p->cap_blocks;
+    r->late = false;
     *p = (mem_phase){.r = r, .blocks = blocks, .cap_blocks = cap};
     name_copy(p->name, d->name);
     weir_status status = open_parts(r, d, p, err);

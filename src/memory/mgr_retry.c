@@ -64,7 +64,7 @@ weir_status mem_run_phase(mem_request *r, const mem_run_desc *d, weir_error *err
         if (status == WEIR_OK) return WEIR_OK;
         bool memory = status == WEIR_ERR_DEVICE_MEMORY;
         bool again = memory ? policy->oom_retry && oom < MAX_OOM_RETRIES
-                            : status == WEIR_ERR_DEVICE && broken == 0 && !r->open;
+                            : status == WEIR_ERR_DEVICE && broken == 0 && !r->open && !r->late;
         bool leaner = memory && !again && policy->oom_fallback && d->fallback != NULL;
         if (!again && !leaner) {
             r->ran_out |= memory;

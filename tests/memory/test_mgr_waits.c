@@ -140,7 +140,15 @@ static void waiting_ends(void **state)
     assert_int_equal(mem_use(second, &phase, &late, &r.err), WEIR_ERR_DEVICE);
     assert_non_null(strstr(r.err.message, "phase late of request second waited"));
     assert_non_null(strstr(r.err.message, "a component that another job uses"));
+    visit v = {.x = &x, .m = r.m, .n = 2, .order = {0, N_UNITS}};
+    const mem_run_desc run = {.phase = phase, .fn = visit_units, .arg = &v};
+    mem_report rep;
+    assert_int_equal(mem_run_phase(second, &run, &r.err), WEIR_ERR_DEVICE);
+    mem_request_report(second, &rep);
+    assert_int_equal(rep.n_device_retries, 0); /* the limit holds once, not for each attempt */
     ok(&r, mem_phase_end(p, &r.err));
+    ok(&r, mem_run_phase(second, &run, &r.err));
+    check_visit(&v);
     p = use(&r, second, &x.h, 1, 0);
     ok(&r, mem_phase_end(p, &r.err));
     mem_request_end(second);
