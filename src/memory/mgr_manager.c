@@ -61,14 +61,15 @@ static weir_status take_policy(mem_manager *m, const mem_policy *policy, weir_er
 {
     const char *models = policy->pinned_models != NULL ? policy->pinned_models : "";
     const char *file = policy->calibration_file != NULL ? policy->calibration_file : "";
-    char *pinned = base_strdup(m->env, BASE_TAG_RUNTIME, models, err), *calibration = NULL;
-    if (pinned != NULL) calibration = base_strdup(m->env, BASE_TAG_RUNTIME, file, err);
+    char *pinned = base_strdup(m->env, BASE_TAG_RUNTIME, models, err), *calibration = m->calibration_file;
+    if (pinned == NULL) return err->code;
+    /* Kept from the first policy on: it is read without the lock. */
+    if (calibration == NULL) calibration = base_strdup(m->env, BASE_TAG_RUNTIME, file, err);
     if (calibration == NULL) {
         base_free(m->env, pinned);
         return err->code;
     }
     base_free(m->env, m->pinned_models);
-    base_free(m->env, m->calibration_file);
     m->policy = *policy;
     m->policy.pinned_models = m->pinned_models = pinned;
     m->policy.calibration_file = m->calibration_file = calibration;
@@ -83,10 +84,8 @@ weir_status mem_manager_set_policy(mem_manager *m, const mem_policy *policy, wei
     if (err == NULL) err = &local;
     weir_status status = check_policy(policy, err);
     if (status != WEIR_OK) return status;
-    mem_policy p = *policy;
     base_lock_enter(m->tier->lock);
-    p.calibration_file = m->calibration_file;
-    status = take_policy(m, &p, err);
+    status = take_policy(m, policy, err);
     base_lock_leave(m->tier->lock);
     return status;
 }
@@ -425,8 +424,9 @@ uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
 weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_error *err)
 {
     weir_status status = WEIR_OK;
-    *out = (mem_manager_info){.policy = m->policy, .ram_free_bytes = mem_mgr_ram_free(m)};
+    *out = (mem_manager_info){.ram_free_bytes = mem_mgr_ram_free(m)};
     base_lock_enter(m->tier->lock);
+    out->policy = m->policy;
     if (m->mem != NULL) {
         status = m->mem->info(m->device, &out->device, err);
         out->free_bytes = mem_mgr_free_bytes(m, NULL);

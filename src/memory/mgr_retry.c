@@ -57,15 +57,17 @@ weir_status mem_run_phase(mem_request *r, const mem_run_desc *d, weir_error *err
     for (uint32_t i = 0; i < d->n_generators; i++) all[n++] = d->generators[i];
     for (uint32_t i = 0; i < n; i++) saved[i] = *all[i];
     uint64_t had[MEM_PHASE_HANDLES];
-    const mem_policy *policy = &r->managers[0]->policy;
+    base_lock_enter(r->tier->lock); /* another thread may set it */
+    const bool retry = r->managers[0]->policy.oom_retry, fallback = r->managers[0]->policy.oom_fallback;
+    base_lock_leave(r->tier->lock);
     uint32_t oom = 0, broken = 0;
     for (;;) {
         weir_status status = attempt(r, &d->phase, d->fn, d->arg, had, err);
         if (status == WEIR_OK) return WEIR_OK;
         bool memory = status == WEIR_ERR_DEVICE_MEMORY;
-        bool again = memory ? policy->oom_retry && oom < MAX_OOM_RETRIES
+        bool again = memory ? retry && oom < MAX_OOM_RETRIES
                             : status == WEIR_ERR_DEVICE && broken == 0 && !r->open && !r->late;
-        bool leaner = memory && !again && policy->oom_fallback && d->fallback != NULL;
+        bool leaner = memory && !again && fallback && d->fallback != NULL;
         if (!again && !leaner) {
             r->ran_out |= memory;
             return status;
