@@ -72,20 +72,20 @@ void mem_manager_free(mem_manager *m, void *address)
 {
     if (address == NULL) return;
     base_lock_enter(m->tier->lock);
+    dev_ticket t;
+    /* Before it is looked for, since the lock is given back: its owner may go meanwhile. Errors stay with the
+     * stream; whoever syncs next is told. */
+    if (m->mem != NULL && m->mem->mark(m->device, DEV_STREAM_COMPUTE, &t, NULL) == WEIR_OK)
+        (void)mem_mgr_sync(m, t, NULL);
     mgr_kept **at = &m->kept, *k;
     while (*at != NULL && (*at)->address != address) at = &(*at)->next;
     k = *at;
     if (k != NULL) {
         *at = k->next;
-        dev_ticket t;
-        if (m->mem == NULL) {
+        if (m->mem == NULL)
             base_pages_free(m->env, BASE_TAG_KV, address, k->bytes);
-        } else {
-            /* Errors stay with the stream; whoever syncs next is told. */
-            if (m->mem->mark(m->device, DEV_STREAM_COMPUTE, &t, NULL) == WEIR_OK)
-                (void)mem_mgr_sync(m, t, NULL);
+        else
             mem_mgr_free(m, BASE_DEVICE_KEPT, k->bytes, address);
-        }
         if (k->owner != NULL) k->owner->kept_bytes -= k->taken;
     }
     base_lock_leave(m->tier->lock);
