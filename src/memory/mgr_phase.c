@@ -153,7 +153,8 @@ static weir_status open_parts(mem_request *r, const mem_phase_desc *d, mem_phase
     }
     for (uint32_t i = 0; i < p->n_parts; i++) {
         mgr_part *part = &p->parts[i];
-        part->working = (uint64_t)((double)base_min(part->estimate, MGR_MAX_BYTES) * part->calibration);
+        double working = (double)base_min(part->estimate, MGR_MAX_BYTES) * part->calibration;
+        part->working = working < (double)MGR_MAX_BYTES ? (uint64_t)working : MGR_MAX_BYTES;
     }
     return WEIR_OK;
 }
