@@ -257,7 +257,8 @@ weir_status mem_mgr_load(mem_handle *h, mem_request *r, weir_error *err);
 void mem_mgr_drop_unfilled(mem_handle *h, bool copying);
 weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t stream, mem_request *r,
                          dev_ticket *done, weir_error *err);
-weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err); /* the lock is given back while it reads */
+/* The lock is given back while it reads. */
+weir_status mem_mgr_load_ram(mem_handle *h, mem_request *r, weir_error *err);
 void mem_mgr_drop_ram(mem_handle *h);
 /* Files that parts are still to come from: FILE_CHANGED and its kin. */
 weir_status mem_mgr_check_files(const mem_handle *h, weir_error *err);

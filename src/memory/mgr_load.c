@@ -318,13 +318,17 @@ void mem_mgr_drop_unfilled(mem_handle *h, bool copying)
 }
 
 /* File ranges into RAM, without the lock. */
-static weir_status read_ram(mem_handle *h, uint8_t *ram, weir_error *err)
+static weir_status read_ram(mem_handle *h, uint8_t *ram, const mem_request *r, weir_error *err)
 {
     uint64_t at = 0;
+    weir_status status = check_files(h, err);
+    if (status != WEIR_OK) return status;
     for (uint32_t i = 0; i < h->n_weights; i++) {
         mgr_weight *w = &h->weights[i];
         if (w->source.host != NULL || (h->m->mem != NULL && w->unit != h->n_units + 1)) continue;
-        weir_status status = mem_mgr_read(&w->source, 0, ram + at, w->source.bytes, err);
+        status = mem_mgr_cancelled(r, err); /* R5.6 */
+        if (status != WEIR_OK) return status;
+        status = mem_mgr_read(&w->source, 0, ram + at, w->source.bytes, err);
         if (status != WEIR_OK)
             return base_fail_context(err, status, "%s:%s, weight %s", h->engine, h->component, w->name);
         w->at = at;
@@ -333,7 +337,7 @@ static weir_status read_ram(mem_handle *h, uint8_t *ram, weir_error *err)
     return WEIR_OK;
 }
 
-weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err)
+weir_status mem_mgr_load_ram(mem_handle *h, mem_request *r, weir_error *err)
 {
     mem_manager *m = h->m;
     uint64_t bytes = 0;
@@ -347,7 +351,7 @@ weir_status mem_mgr_load_ram(mem_handle *h, weir_error *err)
     uint8_t *ram = base_pages_alloc(m->env, BASE_TAG_WEIGHTS_HOST, bytes, false, err);
     if (ram == NULL) return err->code;
     base_lock_leave(m->tier->lock);
-    weir_status status = read_ram(h, ram, err);
+    weir_status status = read_ram(h, ram, r, err);
     base_lock_enter(m->tier->lock);
     if (status != WEIR_OK) {
         base_pages_free(m->env, BASE_TAG_WEIGHTS_HOST, ram, bytes);

@@ -386,12 +386,12 @@ static weir_status place_all(mem_request *r, mem_phase *p, weir_error *err)
 {
     weir_status status = WEIR_OK;
     bool copying = false;
-    for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
-        p->handles[i]->last_unit = MGR_NONE;
-        status = mem_mgr_load_ram(p->handles[i], err);
-    }
     for (uint32_t i = 0; i < p->n_parts && status == WEIR_OK; i++)
         if (p->parts[i].m->mem != NULL) status = place_part(&p->parts[i], r, p, err);
+    for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
+        p->handles[i]->last_unit = MGR_NONE;
+        status = mem_mgr_load_ram(p->handles[i], r, err);
+    }
     for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
         if (p->handles[i]->m->mem == NULL || part_of(p, p->handles[i]->m)->settled) continue;
         copying = true;

@@ -520,6 +520,52 @@ static void the_phase_itself_stays(void **state)
     close_rig(&r);
 }
 
+/* What is read into RAM is of the file that was registered, also where nothing goes to the device. */
+static void ram_is_of_the_same_file(void **state)
+{
+    (void)state;
+    rig r;
+    model source;
+    mem_handle *h;
+    mem_weight_id id;
+    char path[128], other[140];
+    uint32_t unit;
+    mem_phase *p;
+    void *address;
+    open_rig(&r, device_of(4 * MB), test_policy());
+    open_model(&r, r.m, &source, "f", MEM_ONESHOT, NULL);
+    base_file *file = model_file(&r, &source, path);
+    ok(&r, mem_handle_create(r.m, "test", "table", MEM_ONESHOT, &h, &r.err));
+    ok(&r, mem_handle_add_unit(h, "rows", MEM_MARK_CPU, &unit, &r.err));
+    const mem_handle_weight w = {.name = "w", .bytes = UNIT_BYTES, .file = file, .streamable = true};
+    ok(&r, mem_handle_add_weight(h, unit, &w, &id, &r.err));
+    ok(&r, mem_handle_seal(h, &r.err));
+    mem_request *q;
+    const mem_request_desc d = {.name = "t", .managers = &r.m, .n_managers = 1};
+    const mem_phase_desc phase = {.name = "p", .handles = &h, .n_handles = 1};
+    ok(&r, mem_request_begin(&d, &q, &r.err));
+    ok(&r, mem_use(q, &phase, &p, &r.err));
+    ok(&r, mem_weight_address(p, h, id, &address, &r.err));
+    assert_memory_equal(address, source.data, UNIT_BYTES);
+    ok(&r, mem_phase_end(p, &r.err));
+    ok(&r, mem_handle_unload(h, true, &r.err));
+    snprintf(other, sizeof other, "%s_other", path);
+    int fd = open(other, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    assert_int_equal(write(fd, source.data, WHOLE), WHOLE);
+    close(fd);
+    assert_int_equal(rename(other, path), 0);
+    assert_int_equal(mem_use(q, &phase, &p, &r.err), WEIR_ERR_FILE_CHANGED);
+    mem_handle_info info;
+    mem_handle_get_info(h, &info);
+    assert_true(info.host_bytes == 0 && !info.busy);
+    mem_request_end(q);
+    mem_handle_destroy(h);
+    close_model(&source);
+    base_file_close(file);
+    unlink(path);
+    close_rig(&r);
+}
+
 /* ---- three tiers ---- */
 
 /* X3, R5.4: one ledger has what lies in RAM and on the device, to the byte of what the device itself counts;
@@ -573,15 +619,11 @@ static void one_ledger_over_three_tiers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pinned_in_place),
-        cmocka_unit_test(copies_while_there_is_ram),
-        cmocka_unit_test(loading_holds_no_copy),
-        cmocka_unit_test(replacing),
-        cmocka_unit_test(replacing_is_checked),
-        cmocka_unit_test(destroying_copies_nothing_back),
-        cmocka_unit_test(below_the_reserve),
-        cmocka_unit_test(the_phase_itself_stays),
-        cmocka_unit_test(one_ledger_over_three_tiers),
+        cmocka_unit_test(pinned_in_place),         cmocka_unit_test(copies_while_there_is_ram),
+        cmocka_unit_test(loading_holds_no_copy),   cmocka_unit_test(replacing),
+        cmocka_unit_test(replacing_is_checked),    cmocka_unit_test(destroying_copies_nothing_back),
+        cmocka_unit_test(below_the_reserve),       cmocka_unit_test(the_phase_itself_stays),
+        cmocka_unit_test(ram_is_of_the_same_file), cmocka_unit_test(one_ledger_over_three_tiers),
     };
     return cmocka_run_group_tests_name("memory manager: RAM", tests, NULL, remove_machine);
 }
