@@ -137,7 +137,8 @@ static weir_status open_file(weir_component *h, const char *path, base_file **ou
 {
     for (rt_weight_file *f = h->files; f != NULL; f = f->next) {
         *out = f->file;
-        if (strcmp(f->path, path) == 0) return WEIR_OK;
+        /* Another file that lies there by now is opened anew: that it is read is what is asked for. */
+        if (strcmp(f->path, path) == 0 && base_file_check(f->file, NULL) == WEIR_OK) return WEIR_OK;
     }
     rt_weight_file *f = base_alloc(h->env, BASE_TAG_RUNTIME, sizeof(*f), err);
     if (f == NULL) return err->code;

@@ -153,13 +153,26 @@ static weir_request_report check(fixture *f, weir_manager *m, const engine *e)
     return rep;
 }
 
+/* Put into its place as a whole, as training does. */
+static void write_adapter(const char *path, const uint32_t *data)
+{
+    char fresh[176];
+    snprintf(fresh, sizeof fresh, "%s.new", path);
+    FILE *file = fopen(fresh, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, BYTES, file), BYTES);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(rename(fresh, path), 0);
+}
+
 /* R6.4: an adapter takes the place of a weight, from memory or from a file, wherever the weight is. */
 static void replacing(void **state)
 {
     fixture *f = *state;
     static const char *const devices[] = {"cpu", "sim", "sim"}, *const mbs[] = {"4", "4", "1"};
-    char path[160];
+    char path[160], adapter[160];
     snprintf(path, sizeof path, "%s/weights", f->folder);
+    snprintf(adapter, sizeof adapter, "%s/adapter", f->folder);
     assert_ok(f, weir_context_set(f->context, "compute.vram_limit_mb", "auto", &f->err));
     for (int d = 0; d < 3; d++)
         for (int file = 0; file < 2; file++) {
@@ -187,6 +200,13 @@ static void replacing(void **state)
             w.path = "/nowhere/at/all";
             assert_int_equal(weir_component_replace(e.c, e.id[2], &w, &f->err), WEIR_ERR_NOT_FOUND);
             check(f, m, &e);
+            for (int written = 0; written < 2; written++) { /* the second time it is another file there */
+                w.path = adapter;
+                write_adapter(adapter, other.data + (uint32_t)written * WORDS);
+                assert_ok(f, weir_component_replace(e.c, e.id[1], &w, &f->err));
+                memcpy(e.data + WORDS, other.data + (uint32_t)written * WORDS, BYTES);
+                check(f, m, &e);
+            }
             if (file != 0) {
                 w.path = path; /* the first weight of the file in the place of the last */
                 assert_ok(f, weir_component_replace(e.c, e.id[3], &w, &f->err));
@@ -198,6 +218,7 @@ static void replacing(void **state)
             weir_manager_destroy(m);
             assert_ok(f, weir_context_set(f->context, "compute.vram_mode", "auto", &f->err));
         }
+    unlink(adapter);
     unlink(path);
 }
 
