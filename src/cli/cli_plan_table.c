@@ -119,6 +119,7 @@ int cli_plan_table(cli_common *c, weir_model *model, bool rates)
     bool any = false;
     int rc = choose(c, model, &t, &err) == WEIR_OK ? CLI_OK : cli_error("plan", &err);
     uint32_t n_threads = 0;
+    uint64_t rated = 0; /* the budget that has its rates: each takes seconds to rehearse */
     for (uint32_t i = 0; i < t.n_budgets * t.n_contexts && rc == CLI_OK; i++) {
         weir_plan p = {.struct_size = sizeof p};
         weir_prediction s = {.struct_size = sizeof s};
@@ -128,7 +129,9 @@ int cli_plan_table(cli_common *c, weir_model *model, bool rates)
             rc = cli_error("plan", &err);
             break;
         }
-        bool known = rates && p.fits && weir_model_predict(model, &o, 0, &s, &err) == WEIR_OK;
+        bool known = rates && p.fits && rated != o.mem_bytes &&
+                     weir_model_predict(model, &o, 0, &s, &err) == WEIR_OK;
+        if (known) rated = o.mem_bytes;
         n_threads = p.n_threads;
         any |= p.fits;
         if (c->json) {
@@ -152,7 +155,8 @@ int cli_plan_table(cli_common *c, weir_model *model, bool rates)
         json_object_set(j, "rows", rows);
         rc = cli_json_print(j);
     } else if (rc == CLI_OK) {
-        printf("--mem, --ctx or --sessions give the bill of one of them.\n");
+        printf("%s--mem, --ctx or --sessions give the bill of one of them.\n",
+               rates ? "Rates stand at the shortest context of each budget. " : "");
     }
     json_decref(rows);
     return rc == CLI_OK && !any ? CLI_FAILED : rc;
