@@ -15,6 +15,7 @@
     X(WEIGHTS_MAPPED, "weights.mapped") /* pages of the files themselves: the system can take them back */   \
     X(WEIGHTS_HOST, "weights.host")     /* copies in RAM of weights that belong on a device */               \
     X(PINNED, "pinned")                 /* host memory that devices copy from without a stop */              \
+    X(DEVICE, "device")                 /* of a device whose memory is the machine's RAM */                  \
     X(KV, "kv")                         /* key-value caches */                                               \
     X(ACTIVATIONS, "activations")       /* the arena of a program */                                         \
     X(WORKSPACE, "workspace")           /* kernel scratch per worker */                                      \

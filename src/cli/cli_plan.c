@@ -30,6 +30,8 @@ static const struct {
     {"metadata", PLAN_ANONYMOUS, false, "tensors of the file, operations of the program",
      "account metadata of a run"},
     {"runtime", PLAN_ANONYMOUS, false, "sessions, vocabulary, text", "account runtime of a run"},
+    {"device", PLAN_ANONYMOUS, false, "weights, caches, activations on a device whose memory is RAM",
+     "Pss_Anon in smaps_rollup; device of a run --json"},
     {"kv", PLAN_KV, false, "layers x KV heads x head dimension x context x sessions x bytes of its type",
      "account kv of a run; weir plan --formula"},
     {"activations", PLAN_WORKSPACE, false, "rows of a pass x width", "account activations; run --profile"},

@@ -172,6 +172,10 @@ void mem_handle_keep(mem_handle *h, uint64_t bytes);
 /* Its copies in RAM take so many bytes at most, those of units that stream first. own_word: the user gave
  * the budget that they are of, and no reserve counts (R6.1, R6.5). Without this call: R6.1 for all units. */
 void mem_handle_limit_copies(mem_handle *h, uint64_t bytes, bool own_word);
+/* Its weights take so many bytes of the device at most, in every mode and whatever room there is: what a
+ * budget of RAM leaves them where the device's memory is RAM. Below the smallest working set that is tried
+ * all the same. UINT64_MAX, and without this call: no limit. */
+void mem_handle_limit_weights(mem_handle *h, uint64_t bytes);
 /* Hears of bytes that a phase loads before it begins, and may ask the manager; NULL: nobody. */
 void mem_handle_on_load(mem_handle *h, void (*fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes),
                         void *arg);

@@ -58,10 +58,15 @@ uint64_t mem_mgr_budget(const mem_handle *h, uint64_t share)
     return share >= h->whole_bytes ? UINT64_MAX : share;
 }
 
+uint64_t mem_mgr_limit(const mem_handle *h)
+{
+    return h->limit_bytes >= h->whole_bytes ? UINT64_MAX : h->limit_bytes;
+}
+
 uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget)
 {
     mem_vram_mode mode = h->m->policy.vram_mode;
-    budget = base_min(budget, h->cap_bytes);
+    budget = base_min(budget, base_min(h->cap_bytes, mem_mgr_limit(h)));
     uint32_t n = mem_mgr_slots(h);
     h->units[h->n_units].wanted = true;
     for (uint32_t i = 0; i < h->n_units; i++) h->units[i].wanted = budget == UINT64_MAX;

@@ -29,6 +29,7 @@ weir_status mem_handle_create(mem_manager *m, const char *engine, const char *co
     *h = (mem_handle){.m = m,
                       .kind = kind,
                       .cap_bytes = UINT64_MAX,
+                      .limit_bytes = UINT64_MAX,
                       .copy_limit_bytes = UINT64_MAX,
                       .calibration = 1,
                       .reason = ""};
@@ -370,6 +371,14 @@ void mem_handle_limit_copies(mem_handle *h, uint64_t bytes, bool own_word)
     base_lock_enter(h->m->tier->lock);
     h->copy_limit_bytes = bytes;
     h->copies_own_word = own_word;
+    base_lock_leave(h->m->tier->lock);
+}
+
+void mem_handle_limit_weights(mem_handle *h, uint64_t bytes)
+{
+    base_lock_enter(h->m->tier->lock);
+    h->limit_bytes = bytes;
+    h->m->epoch++;
     base_lock_leave(h->m->tier->lock);
 }
 

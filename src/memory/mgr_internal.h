@@ -147,6 +147,7 @@ struct mem_handle {
     uint32_t n_slots, n_wanted_slots;
     uint64_t slot_bytes, wanted_slot_bytes;
     uint64_t cap_bytes;              /* R8.1; UINT64_MAX: none */
+    uint64_t limit_bytes;            /* mem_handle_limit_weights; UINT64_MAX: none */
     uint64_t keep_bytes, kept_bytes; /* promised, and taken of it */
     uint64_t copy_limit_bytes;       /* UINT64_MAX: R6.1 */
     uint64_t copy_bytes;             /* its images */
@@ -238,6 +239,8 @@ weir_status mem_mgr_cancelled(const mem_request *r, weir_error *err);
 /* mgr_decide.c */
 uint64_t mem_mgr_smallest(const mem_handle *h, uint32_t n_slots);
 uint32_t mem_mgr_slots(const mem_handle *h);
+/* What its owner allows it, whatever the room. UINT64_MAX: all of it. */
+uint64_t mem_mgr_limit(const mem_handle *h);
 /* Sets `wanted` of all units, n_wanted_slots and wanted_slot_bytes. UINT64_MAX: whole. Returns the bytes that
  * this takes. */
 uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget);

@@ -281,10 +281,12 @@ weir_status mem_mgr_place(mem_handle *h, uint64_t budget, mem_request *r, const 
     uint64_t smallest = mem_mgr_smallest(h, h->n_units != 0);
     weir_status status;
     mem_mgr_decide(h, budget);
+    const bool all = /* it may have: neither capped nor limited */
+        h->cap_bytes == UINT64_MAX && mem_mgr_limit(h) == UINT64_MAX;
     for (;;) {
         status = allocate(h, r, p, err);
         /* An allocation that fails in truth: with less, down to the smallest working set. */
-        bool whole_only = m->policy.vram_mode == MEM_VRAM_HIGH && h->cap_bytes == UINT64_MAX;
+        bool whole_only = m->policy.vram_mode == MEM_VRAM_HIGH && all;
         if (status != WEIR_ERR_DEVICE_MEMORY || whole_only || budget <= smallest) break;
         budget = base_min(budget == UINT64_MAX ? h->whole_bytes : budget, mem_mgr_held(h));
         budget = base_max(smallest, budget - budget / 16);

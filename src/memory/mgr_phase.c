@@ -184,7 +184,8 @@ static bool is_settled(mgr_part *part, const mem_phase *p)
     if (base_max(free_bytes, then) - base_min(free_bytes, then) > largest / 2) return false;
     part->free_bytes = free_bytes;
     uint64_t held = mem_mgr_held(h), aside = part->working + m->policy.vram_reserve_bytes;
-    part->need = (h->whole_bytes > held ? h->whole_bytes - held : 0) + aside;
+    uint64_t most = base_min(h->whole_bytes, h->limit_bytes);
+    part->need = (most > held ? most - held : 0) + aside;
     part->budget = h->settled.budget;
     return true;
 }
@@ -223,10 +224,10 @@ static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
     for (uint32_t i = 0; i < p->n_handles; i++) {
         const mem_handle *h = p->handles[i];
         if (h->m != m) continue;
+        uint64_t most = base_min(h->whole_bytes, h->limit_bytes);
         held += mem_mgr_held(h);
-        whole += h->whole_bytes;
-        smallest +=
-            m->policy.vram_mode == MEM_VRAM_HIGH ? h->whole_bytes : mem_mgr_smallest(h, h->n_units != 0);
+        whole += most;
+        smallest += m->policy.vram_mode == MEM_VRAM_HIGH ? most : mem_mgr_smallest(h, h->n_units != 0);
     }
     uint64_t aside = part->working + m->policy.vram_reserve_bytes;
     part->need = (whole > held ? whole - held : 0) + aside;
@@ -309,7 +310,8 @@ static void report_component(mem_request *r, const mgr_part *part, mem_handle *h
     else if (mode == MEM_VRAM_LOW || mode == MEM_VRAM_NONE)
         c->reason = "mode";
     else
-        c->reason = together > h->whole_bytes ? "gave up for another" : "budget";
+        c->reason =
+            together > h->whole_bytes && mem_mgr_limit(h) == UINT64_MAX ? "gave up for another" : "budget";
     h->reason = c->reason;
     if (part->settled) return; /* it was told */
     base_log(h->m->env, BASE_LOG_INFO,
@@ -339,7 +341,7 @@ static uint32_t share_out(const mgr_part *part, const mem_phase *p, mem_handle *
         uint32_t k = n++;
         for (; k > 0 && sorted[k - 1]->whole_bytes > h->whole_bytes; k--) sorted[k] = sorted[k - 1];
         sorted[k] = h;
-        whole += h->whole_bytes;
+        whole += base_min(h->whole_bytes, h->limit_bytes);
         smallest += mem_mgr_smallest(h, mem_mgr_slots(h));
     }
     mem_vram_mode mode = m->policy.vram_mode;
@@ -349,7 +351,7 @@ static uint32_t share_out(const mgr_part *part, const mem_phase *p, mem_handle *
         mem_handle *h = sorted[i];
         smallest -= mem_mgr_smallest(h, mem_mgr_slots(h));
         uint64_t share = rest > smallest ? rest - smallest : 0;
-        budgets[i] = all_whole ? UINT64_MAX : mem_mgr_budget(h, share);
+        budgets[i] = base_min(all_whole ? UINT64_MAX : mem_mgr_budget(h, share), mem_mgr_limit(h));
         rest -= base_min(rest, mem_mgr_decide(h, budgets[i]));
     }
     return n;
@@ -363,8 +365,11 @@ static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir
     weir_status status = WEIR_OK;
     for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++)
         if (p->handles[i]->m == part->m) status = mem_mgr_check_files(p->handles[i], err);
-    if (part->settled && status == WEIR_OK) p->budgets[0] = mem_mgr_budget(p->handles[0], part->budget);
-    if (part->settled) return status;
+    if (part->settled) {
+        mem_handle *h = p->handles[0];
+        if (status == WEIR_OK) p->budgets[0] = base_min(mem_mgr_budget(h, part->budget), mem_mgr_limit(h));
+        return status;
+    }
     uint32_t n = share_out(part, p, sorted, budgets);
     /* One that is to stream from now on makes room before the others take it. */
     for (uint32_t i = 0; i < n && n > 1; i++) mem_mgr_drop_unwanted(sorted[i]);

@@ -86,10 +86,15 @@ void rt_advise(rt_planner *p, const rt_choice *smallest, rt_plan *plan, weir_err
     snprintf(line, sizeof line, "--mem %lluMiB", (unsigned long long)mib);
     add_remedy(&r, line);
     uint64_t weights = p->smallest.smallest_bytes;
+    char there[96] = ""; /* where a device's memory is RAM */
+    uint64_t device = plan->tag_bytes[BASE_TAG_DEVICE] - p->before.tag_bytes[BASE_TAG_DEVICE];
+    if (p->device_in_ram)
+        snprintf(there, sizeof there, "caches and activations on the device %s, ",
+                 base_size_text(device - base_min(device, weights), line));
     base_fail(err, WEIR_ERR_BUDGET,
               "the memory budget of %s does not suffice: at least %s are needed, %s are missing (weights at "
               "least %s, "
-              "key-value cache %s for %u session%s of %u tokens, activations %s, the process itself %s); "
+              "key-value cache %s for %u session%s of %u tokens, activations %s, %sthe process itself %s); "
               "what would "
               "fit: %s",
               base_size_text(v->budget_bytes, a), base_size_text(v->smallest_bytes, b),
@@ -97,5 +102,5 @@ void rt_advise(rt_planner *p, const rt_choice *smallest, rt_plan *plan, weir_err
               base_size_text(plan->tag_bytes[BASE_TAG_KV], f), c.n_sessions, c.n_sessions == 1 ? "" : "s",
               smallest->ctx_tokens,
               base_size_text(plan->tag_bytes[BASE_TAG_ACTIVATIONS] + plan->tag_bytes[BASE_TAG_WORKSPACE], g),
-              base_size_text(plan->tag_bytes[BASE_TAG_PROCESS], line), r.text);
+              there, base_size_text(plan->tag_bytes[BASE_TAG_PROCESS], line), r.text);
 }

@@ -10,6 +10,8 @@
 #define MAX_MB UINT64_C(4000000)
 /* Of several allocations, each rounded up by the device. */
 #define SLACK_BYTES (UINT64_C(64) << 10)
+/* Of drivers that take memory in steps, where it is the process's own. */
+#define RAM_SLACK_BYTES (UINT64_C(1) << 20)
 
 static weir_status read_mb(const weir_context *c, const char *name, uint64_t *bytes, weir_error *err)
 {
@@ -235,10 +237,18 @@ weir_status rt_device_measure(rt_planner *p, weir_error *err)
     bool here = run != NULL && run->source != NULL && run->target == p->target;
     p->device_room = mem_manager_room(p->target->manager, here ? mem_source_handle(run->source) : NULL);
     p->on_device = true;
+    mem_manager_info all;
+    status = mem_manager_get_info(p->target->manager, &all, err);
+    if (status != WEIR_OK) return status;
     mem_handle_decide(mem_source_handle(p->source), UINT64_MAX, 0, &p->device_sizes);
-    /* In RAM there need be no weights at all. */
+    /* In RAM there need be no weights at all, unless the device's memory is RAM. */
     p->smallest = (mem_plan){.io_bytes = p->smallest.io_bytes, .by_row_bytes = p->smallest.by_row_bytes};
     p->whole = p->smallest;
+    p->device_in_ram = all.device.unified;
+    if (p->device_in_ram) {
+        p->smallest.smallest_bytes = p->device_sizes.smallest_bytes + RAM_SLACK_BYTES;
+        p->whole.whole_bytes = p->device_sizes.size_bytes + RAM_SLACK_BYTES;
+    }
     return WEIR_OK;
 }
 
@@ -254,6 +264,27 @@ bool rt_device_fits(const rt_planner *p, const rt_need *need, bool whole)
     return !p->on_device || rt_add(need->device_bytes, weights + SLACK_BYTES) <= p->device_room;
 }
 
+/* What lies where, by the budgets of both tiers. Where the device's memory is RAM, its weights come first out
+ * of the one budget, in every mode; copies of what streams have what they leave. */
+static void decide(const rt_planner *p, const rt_need *need, uint64_t room, rt_plan *out)
+{
+    mem_handle *h = mem_source_handle(p->source);
+    mem_handle_plan *d = &out->device;
+    uint64_t ram = rt_weights_room(need, p->options->mem_bytes);
+    out->device_limit_bytes = UINT64_MAX;
+    if (p->device_in_ram) {
+        bool whole = p->options->device.policy.vram_mode == MEM_VRAM_HIGH; /* however little room there is */
+        ram -= base_min(ram, RAM_SLACK_BYTES);
+        out->device_limit_bytes = whole ? ram : base_min(ram, room);
+        mem_handle_limit_weights(h, out->device_limit_bytes);
+        mem_handle_decide(h, room, 0, d);
+        uint64_t there = d->fixed_bytes + d->resident_bytes + d->slot_bytes;
+        out->device_ram_bytes = there + RAM_SLACK_BYTES;
+        ram -= base_min(ram, there);
+    }
+    mem_handle_decide(h, room, ram, d);
+}
+
 void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
 {
     weir_plan *v = &out->view;
@@ -262,7 +293,7 @@ void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
     mem_handle_plan *d = &out->device;
     out->on_device = true;
     out->device_need_bytes = need->device_bytes;
-    mem_handle_decide(mem_source_handle(p->source), room, rt_weights_room(need, p->options->mem_bytes), d);
+    decide(p, need, room, out);
     out->memory = (mem_plan){.io_bytes = p->smallest.io_bytes,
                              .by_row_bytes = p->smallest.by_row_bytes,
                              .resident_bytes = d->copy_bytes,
@@ -285,6 +316,7 @@ weir_status rt_device_prepare(weir_model *m, rt_loaded *run, weir_error *err)
     if (status != WEIR_OK) return status;
     mem_handle *h = mem_source_handle(run->source);
     mem_handle_keep(h, rt_add(plan->device_need_bytes, SLACK_BYTES));
+    mem_handle_limit_weights(h, plan->device_limit_bytes);
     mem_handle_limit_copies(h, plan->memory.resident_bytes, !run->options.mem_is_default);
     return WEIR_OK;
 }

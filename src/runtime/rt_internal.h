@@ -116,6 +116,8 @@ typedef struct rt_plan {
     bool on_device;      /* the following hold; memory.resident_bytes are copies in RAM of what streams */
     mem_handle_plan device;
     uint64_t device_need_bytes; /* caches, activations, work space there */
+    uint64_t device_ram_bytes;  /* weights there, where its memory is the machine's RAM and counts here too */
+    uint64_t device_limit_bytes; /* that they may have there; UINT64_MAX: by the device's room alone */
 } rt_plan;
 
 typedef struct rt_sampler rt_sampler;
@@ -128,9 +130,10 @@ typedef struct rt_loaded {
     rt_plan plan;
     base_ledger_view before; /* without what this load holds; for planning again while loaded */
     rt_device *target;
-    bool opened_target; /* nobody had it open: its RAM is not in `before` */
-    dev_device *device; /* of target */
-    mem_source *source; /* NULL: computes in host memory */
+    bool opened_target;           /* nobody had it open: its RAM is not in `before` */
+    dev_device *device;           /* of target */
+    mem_source *source;           /* NULL: computes in host memory */
+    uint64_t device_booked_bytes; /* under DEVICE */
     graph_program *program;
     bool placed;
     rt_sampler *sampler;
@@ -245,6 +248,7 @@ typedef struct rt_planner {
     uint64_t aio_bytes, aio_process_bytes; /* of a reader, measured */
     mem_plan smallest, whole;              /* of the weights in RAM */
     bool on_device;
+    bool device_in_ram;     /* its memory is the machine's RAM: one budget for both */
     mem_source *source;     /* to be asked what the manager would decide */
     uint64_t source_bytes;  /* of RAM, for its tables */
     uint64_t staging_bytes; /* of RAM, that the load will open */

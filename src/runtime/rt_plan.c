@@ -161,6 +161,7 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
     add[BASE_TAG_KV] = p->on_device ? 0 : kv;
     add[BASE_TAG_ACTIVATIONS] = p->on_device ? shape->info.host_bytes : arena;
     add[BASE_TAG_WORKSPACE] = p->on_device ? 0 : workspace;
+    add[BASE_TAG_DEVICE] = p->device_in_ram ? rt_add(kv, rt_add(arena, workspace)) : 0;
     add[BASE_TAG_METADATA] = shape->program_bytes + TABLES_BYTES;
     for (uint32_t i = 0; i < mem_component_n_units(p->model->component); i++) {
         mem_unit_info unit;
@@ -344,7 +345,8 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
     base_tag stays = p->on_device ? BASE_TAG_WEIGHTS_HOST : BASE_TAG_WEIGHTS_RESIDENT;
     out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : stays] += mem->resident_bytes;
     out->tag_bytes[BASE_TAG_WEIGHTS_SLOTS] += mem->ring_bytes;
-    uint64_t weights = mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes;
+    out->tag_bytes[BASE_TAG_DEVICE] += out->device_ram_bytes;
+    uint64_t weights = mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes + out->device_ram_bytes;
     v->planned_peak_bytes = rt_planner_budget(need, weights);
     uint64_t tables = v->planned_peak_bytes - need->total_bytes - weights;
     out->tag_bytes[BASE_TAG_PROCESS] += tables;
@@ -424,6 +426,7 @@ static weir_status plan_once(weir_model *m, const rt_options *o, rt_device *targ
     if (!out->view.fits) {
         out->view.missing_bytes = smallest - o->mem_bytes;
         out->memory = p->smallest;
+        out->device_ram_bytes = p->on_device ? p->smallest.smallest_bytes : 0;
         fill_view(p, &choice, &need, out);
         rt_advise(p, &choice, out, err);
         goto done;

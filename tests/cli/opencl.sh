@@ -67,6 +67,36 @@ fi
 
 # No device, no driver, kernels that do not build: an error that names the device, no crash.
 tiny llama Q8_0 "$tmp/m.gguf"
+# ---- where a device's memory is the machine's RAM, as PoCL's is, one budget holds for both (X2)
+if "$weir" doctor 2>/dev/null | grep -q "opencl:0:.* of the machine's memory"; then
+    "$weir" synth --hidden 1024 --layers 12 --heads 16 --kv-heads 4 --ffn 2816 --vocab 1000 -o "$tmp/large.gguf" --quiet
+    within() { "$weir" run -m "$tmp/large.gguf" --raw -p "One, two" -n 8 --ctx 128 --json $cl "$@" >"$tmp/out" 2>"$tmp/err"; }
+    within
+    all=$(field planned_peak_bytes "$tmp/out") peak=$(field peak_bytes "$tmp/out") whole=$(field logits_hash "$tmp/out")
+    device=$(tr -d "\n " <"$tmp/out" | sed -n 's/.*"device":{"planned_bytes":\([0-9]*\).*/\1/p')
+    [ "${device:-0}" -gt 100000000 ] && ok "memory on the device is in the plan: $device bytes" || no "memory on the device is not in the plan: $(cat "$tmp/err")"
+    [ "${peak:-0}" -gt 0 ] && [ "$peak" -le "$all" ] && ok "measured peak $peak within the planned $all" || no "measured peak $peak, planned $all"
+    within --mem $((all - 60000000))B
+    budget=$(field budget_bytes "$tmp/out") peak=$(field peak_bytes "$tmp/out")
+    if [ "${budget:-0}" = $((all - 60000000)) ] && [ "$peak" -le "$budget" ] && [ "$(field logits_hash "$tmp/out")" = "$whole" ] && [ "$(field reason "$tmp/out")" = budget ]; then
+        ok "a budget below that: peak $peak of $budget, the same logits"
+    else
+        no "a budget below that: peak $peak of $budget: $(head -n 1 "$tmp/err")"
+    fi
+    within --mem $((all - 60000000))B --set compute.vram_mode=high
+    peak=$(field peak_bytes "$tmp/out")
+    [ "${peak:-0}" -gt 0 ] && [ "$peak" -le "$budget" ] && [ "$(field logits_hash "$tmp/out")" = "$whole" ] && ok "and in mode high: peak $peak" || no "in mode high: peak $peak of $budget: $(head -n 1 "$tmp/err")"
+    within --mem 20MB
+    rc=$?
+    least=$(sed -n 's/.*--mem \([0-9]*\)MiB.*/\1/p' "$tmp/err" | head -n 1)
+    [ $rc != 0 ] && [ "${least:-0}" -gt 20 ] && grep -q "on the device" "$tmp/err" && ok "too small a budget is refused: $(head -n 1 "$tmp/err")" || no "too small a budget: $(cat "$tmp/err")"
+    within --mem "${least}MiB"
+    peak=$(field peak_bytes "$tmp/out")
+    [ "${peak:-0}" -gt 0 ] && [ "$peak" -le $((least * 1048576)) ] && [ "$(field logits_hash "$tmp/out")" = "$whole" ] && ok "the smallest, $least MiB, does: peak $peak, the same logits" || no "the smallest, $least MiB: peak $peak: $(head -n 1 "$tmp/err")"
+else
+    skip "device memory in the budget" "this device has memory of its own"
+fi
+
 "$weir" run -m "$tmp/m.gguf" -p x -n 2 --device opencl:77 >"$tmp/out" 2>"$tmp/err"
 [ $? = 1 ] && grep -q "opencl:77" "$tmp/err" && ok "a device that is not there is told: $(head -n 1 "$tmp/err")" || no "a device that is not there: $(cat "$tmp/err")"
 OCL_ICD_VENDORS=/nonexistent "$weir" run -m "$tmp/m.gguf" -p x -n 2 --device opencl:0 >"$tmp/out" 2>"$tmp/err"

@@ -156,6 +156,47 @@ static void decisions(void **state)
     free(r);
 }
 
+/* R3.6: what an owner allows weights holds in every mode, however much room there is, and the plan knows. */
+static void limits(void **state)
+{
+    (void)state;
+    static const mem_vram_mode modes[] = {MEM_VRAM_AUTO, MEM_VRAM_HIGH, MEM_VRAM_SHARED, MEM_VRAM_LOW};
+    rig *r = calloc(1, sizeof *r);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        mem_handle_plan whole, p;
+        mem_handle_info now;
+        uint32_t partly = 0;
+        rig_open(r, (dev_sim_options){.strict = true, .unified = true}, policy_of(0, modes[i]));
+        fixture *f = &r->f;
+        assert_status(make(r, 0), WEIR_OK);
+        mem_handle *h = mem_source_handle(r->s);
+        mem_handle_decide(h, UINT64_C(16) << 20, 0, &whole);
+        for (uint64_t limit = whole.size_bytes + 1; limit > whole.smallest_bytes; limit -= 300000) {
+            mem_handle_limit_weights(h, limit);
+            mem_handle_decide(h, UINT64_C(16) << 20, 0, &p);
+            assert_true(p.fixed_bytes + p.resident_bytes + p.slot_bytes <= limit);
+            assert_int_equal(p.resident_bytes + p.streamed_bytes,
+                             whole.resident_bytes + whole.streamed_bytes);
+            partly += p.n_resident > 0 && p.n_resident < p.n_units;
+            for (int again = 0; again < 2; again++) {
+                assert_status(pass(r, NULL), WEIR_OK);
+                mem_handle_get_info(h, &now);
+                assert_int_equal(now.loaded_bytes, p.fixed_bytes + p.resident_bytes);
+                assert_int_equal(now.slot_bytes, p.slot_bytes);
+                const char *why = now.whole ? "" : modes[i] == MEM_VRAM_LOW ? "mode" : "budget";
+                assert_string_equal(now.reason, why);
+            }
+        }
+        assert_true(modes[i] == MEM_VRAM_LOW ? partly == 0 : partly > 0);
+        mem_handle_limit_weights(h, UINT64_MAX);
+        assert_status(pass(r, NULL), WEIR_OK);
+        mem_handle_get_info(h, &now);
+        assert_int_equal(now.whole, modes[i] != MEM_VRAM_LOW);
+        rig_close(r);
+    }
+    free(r);
+}
+
 /* Under every share of residents, with and without copies in RAM, for several seeds of chaos. */
 static void same_bytes(void **state)
 {
@@ -381,9 +422,9 @@ static void faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decisions), cmocka_unit_test(same_bytes), cmocka_unit_test(kept_memory),
-        cmocka_unit_test(outside),   cmocka_unit_test(cancelled),  cmocka_unit_test(runs_again),
-        cmocka_unit_test(faults),
+        cmocka_unit_test(decisions),   cmocka_unit_test(limits),  cmocka_unit_test(same_bytes),
+        cmocka_unit_test(kept_memory), cmocka_unit_test(outside), cmocka_unit_test(cancelled),
+        cmocka_unit_test(runs_again),  cmocka_unit_test(faults),
     };
     return cmocka_run_group_tests_name("memory: programs on a device", tests, NULL, NULL);
 }
