@@ -129,8 +129,8 @@ int cli_plan_table(cli_common *c, weir_model *model, bool rates)
             rc = cli_error("plan", &err);
             break;
         }
-        bool known = rates && p.fits && rated != o.mem_bytes &&
-                     weir_model_predict(model, &o, 0, &s, &err) == WEIR_OK;
+        bool known =
+            rates && p.fits && rated != o.mem_bytes && weir_model_predict(model, &o, 0, &s, &err) == WEIR_OK;
         if (known) rated = o.mem_bytes;
         n_threads = p.n_threads;
         any |= p.fits;
