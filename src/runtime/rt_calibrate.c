@@ -75,7 +75,7 @@ static weir_status products_init(products *b, const weir_model *m, uint64_t pass
     if (b->act == NULL) return err->code;
     b->out = base_alloc_array(b->env, BASE_TAG_RUNTIME, base_max(rows, k), sizeof(float), err);
     if (b->out == NULL) return err->code;
-    memset(b->act, 0x11, act_bytes);
+    memset(b->act, 0, act_bytes); /* rows carry sums of their values, which must be theirs */
     memset(b->block, 0x11, b->block_bytes);
     b->op = (dev_op){.code = DEV_MATMUL,
                      .dtype = m->main_dtype,
