@@ -145,18 +145,6 @@ typedef struct player {
     bool wrong;
 } player;
 
-static bool right_sums(const visit *v)
-{
-    uint32_t wanted[N_SUMS] = {0};
-    for (uint32_t i = 0; i < v->n; i++) {
-        dev_arg a[3] = {{.as.address = wanted},
-                        {.as.address = v->x->data + v->order[i] * UNIT_BYTES / 4},
-                        {.as.u32 = v->order[i] < N_UNITS ? UNIT_BYTES / 4 : 1024}};
-        fold(a, 0, N_SUMS);
-    }
-    return memcmp(wanted, v->sums, sizeof wanted) == 0;
-}
-
 static void *play(void *arg)
 {
     player *p = arg;

@@ -257,17 +257,6 @@ static weir_status count_cell(void *arg, mem_phase *p, weir_error *err)
     return status == WEIR_OK ? mem_phase_launch(p, NULL, &count_kernel, args, 1, 1024, err) : status;
 }
 
-typedef struct duo {
-    visit on[2];
-} duo;
-
-static weir_status visit_duo(void *arg, mem_phase *p, weir_error *err)
-{
-    duo *d = arg;
-    weir_status status = visit_units(&d->on[0], p, err);
-    return status == WEIR_OK ? visit_units(&d->on[1], p, err) : status;
-}
-
 /* One request of three phases: one idle model yields for two others, which stream; and what compute changed
  * yields too. */
 static weir_status run_crowd(rig *r, void *arg)

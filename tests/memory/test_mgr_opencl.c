@@ -29,13 +29,6 @@ static void close_cl(rig *r)
     assert_int_equal(device_bytes(r), 0);
 }
 
-static mem_handle_info info_of(const model *x)
-{
-    mem_handle_info i;
-    mem_handle_get_info(x->h, &i);
-    return i;
-}
-
 /* What the device holds for somebody; blocks that it keeps for later are not counted. */
 static uint64_t taken(rig *r)
 {
@@ -358,27 +351,6 @@ static void what_is_wrong_is_named(void **state)
 
 /* ---- jobs and devices beside each other ---- */
 
-typedef struct worker {
-    rig *r;
-    model *x;
-    bool failed;
-} worker;
-
-static void *worker_main(void *arg)
-{
-    worker *w = arg;
-    uint32_t wanted[N_SUMS];
-    expected(w->x, wanted);
-    for (int i = 0; i < 6; i++) {
-        rig mine = {.env = w->r->env};
-        job j;
-        if (run_model(&mine, w->r->m, w->x, NULL, &j) != WEIR_OK ||
-            memcmp(j.sums, wanted, sizeof wanted) != 0)
-            w->failed = true;
-    }
-    return NULL;
-}
-
 /* R3.7: two jobs at once, too large to be there together. */
 static void two_jobs_at_once(void **state)
 {
@@ -391,26 +363,11 @@ static void two_jobs_at_once(void **state)
         open_cl(&r, WHOLE + 131072, policy);
         open_model(&r, r.m, &a, "a", MEM_ONESHOT, NULL);
         open_model(&r, r.m, &b, "b", MEM_SEQUENCE, NULL);
-        worker w[2] = {{&r, &a, false}, {&r, &b, false}};
-        pthread_t t[2];
-        for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&t[i], NULL, worker_main, &w[i]), 0);
-        for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
-        assert_false(w[0].failed || w[1].failed);
+        run_beside(&r, &a, &b, 6);
         close_model(&a);
         close_model(&b);
         close_cl(&r);
     }
-}
-
-typedef struct duo {
-    visit on[2];
-} duo;
-
-static weir_status visit_duo(void *arg, mem_phase *p, weir_error *err)
-{
-    duo *d = arg;
-    weir_status status = visit_units(&d->on[0], p, err);
-    return status == WEIR_OK ? visit_units(&d->on[1], p, err) : status;
 }
 
 /* R2.1: one phase over OpenCL and the simulated device. */

@@ -269,27 +269,6 @@ static void the_smallest_just_fits(void **state)
     }
 }
 
-typedef struct worker {
-    rig *r;
-    model *x;
-    bool failed;
-} worker;
-
-static void *worker_main(void *arg)
-{
-    worker *w = arg;
-    uint32_t wanted[N_SUMS];
-    expected(w->x, wanted);
-    for (int i = 0; i < 20; i++) {
-        rig mine = {.env = w->r->env};
-        job j;
-        if (run_model(&mine, w->r->m, w->x, NULL, &j) != WEIR_OK ||
-            memcmp(j.sums, wanted, sizeof wanted) != 0)
-            w->failed = true;
-    }
-    return NULL;
-}
-
 /* R3.7: two jobs at once on a device too small for both models, on one job's turn or two's. */
 static void two_jobs_at_once(void **state)
 {
@@ -302,11 +281,7 @@ static void two_jobs_at_once(void **state)
         open_rig(&r, device_of(WHOLE + 131072), p);
         open_model(&r, r.m, &a, "a", MEM_ONESHOT, NULL);
         open_model(&r, r.m, &b, "b", MEM_SEQUENCE, NULL);
-        worker w[2] = {{&r, &a, false}, {&r, &b, false}};
-        pthread_t t[2];
-        for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&t[i], NULL, worker_main, &w[i]), 0);
-        for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
-        assert_false(w[0].failed || w[1].failed);
+        run_beside(&r, &a, &b, 20);
         close_model(&a);
         close_model(&b);
         close_rig(&r);

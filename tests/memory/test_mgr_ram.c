@@ -48,20 +48,6 @@ static mem_policy machine_policy(void)
     return p;
 }
 
-static mem_handle_info info_of(const model *x)
-{
-    mem_handle_info i;
-    mem_handle_get_info(x->h, &i);
-    return i;
-}
-
-static mem_manager_info manager_info(rig *r)
-{
-    mem_manager_info i;
-    ok(r, mem_manager_get_info(r->m, &i, &r->err));
-    return i;
-}
-
 /* ---- pinning where it lies ---- */
 
 typedef struct blocks {

@@ -42,14 +42,6 @@ static mem_handle *build(rig *r, mem_kind kind, const spec *s, uint32_t n)
     return h;
 }
 
-static mem_request *begin(rig *r)
-{
-    mem_request *q;
-    const mem_request_desc d = {.name = "test", .managers = &r->m, .n_managers = 1};
-    ok(r, mem_request_begin(&d, &q, &r->err));
-    return q;
-}
-
 static void assert_units(const mem_handle *h, const char *const *names, uint32_t n)
 {
     mem_handle_unit u;
@@ -138,7 +130,7 @@ static void stays(mem_kind kind, const spec *weights, uint32_t n, uint32_t kib, 
     open_rig(&r, device_of(kib * KIB), policy);
     mem_handle *h = build(&r, kind, weights, n);
     ok(&r, mem_handle_seal(h, &r.err));
-    mem_request *q = begin(&r);
+    mem_request *q = begin(&r, "test");
     const mem_phase_desc d = {.name = "p", .handles = &h, .n_handles = 1};
     ok(&r, mem_use(q, &d, &p, &r.err));
     for (uint32_t i = 0; i < n; i++) {
@@ -214,7 +206,7 @@ static void marks_by_name(void **state)
     assert_int_equal(mem_handle_mark(h, "net", MEM_MARK_HOT, &r.err), WEIR_ERR_INVALID_ARGUMENT);
     mem_handle_get_info(h, &info);
     assert_int_equal(info.fixed_bytes, base_align_up(MB, 4096) + 64 * KIB); /* big, tables */
-    mem_request *q = begin(&r);
+    mem_request *q = begin(&r, "test");
     const mem_phase_desc d = {.name = "p", .handles = &h, .n_handles = 1};
     ok(&r, mem_use(q, &d, &p, &r.err));
     for (uint32_t i = 0; i < 4; i++) {
@@ -240,7 +232,7 @@ static void marks_by_name(void **state)
 static mem_report visited(rig *r, visit *v)
 {
     mem_report rep;
-    mem_request *q = begin(r);
+    mem_request *q = begin(r, "test");
     const mem_run_desc run = {
         .phase = {.name = "visit", .handles = &v->x->h, .n_handles = 1}, .fn = visit_units, .arg = v};
     ok(r, mem_run_phase(q, &run, &r->err));

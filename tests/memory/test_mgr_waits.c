@@ -6,13 +6,6 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static mem_manager_info manager_info(rig *r)
-{
-    mem_manager_info i;
-    ok(r, mem_manager_get_info(r->m, &i, &r->err));
-    return i;
-}
-
 /* A job on a thread of its own: begin, perhaps a phase, end. */
 typedef struct waiter {
     rig *r;
@@ -53,22 +46,6 @@ static void start(waiter *w)
 static void until_waiting(rig *r, uint32_t n)
 {
     while (manager_info(r).n_waiting != n) usleep(200);
-}
-
-static mem_request *begin(rig *r, const char *name)
-{
-    mem_request *q;
-    const mem_request_desc d = {.name = name, .managers = &r->m, .n_managers = 1};
-    ok(r, mem_request_begin(&d, &q, &r->err));
-    return q;
-}
-
-static mem_phase *use(rig *r, mem_request *q, mem_handle *const *handles, uint32_t n, uint64_t memory)
-{
-    mem_phase *p;
-    const mem_phase_desc d = {.name = "phase", .handles = handles, .n_handles = n, .memory_bytes = memory};
-    ok(r, mem_use(q, &d, &p, &r->err));
-    return p;
 }
 
 /* R3.7: gpu_jobs run at once, those behind them wait in the order in which they came. */

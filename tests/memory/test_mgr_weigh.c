@@ -4,36 +4,6 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static mem_handle_info info_of(const model *x)
-{
-    mem_handle_info i;
-    mem_handle_get_info(x->h, &i);
-    return i;
-}
-
-static mem_manager_info manager_info(rig *r)
-{
-    mem_manager_info i;
-    ok(r, mem_manager_get_info(r->m, &i, &r->err));
-    return i;
-}
-
-static mem_request *begin(rig *r)
-{
-    mem_request *q;
-    const mem_request_desc d = {.name = "test", .managers = &r->m, .n_managers = 1};
-    ok(r, mem_request_begin(&d, &q, &r->err));
-    return q;
-}
-
-static mem_phase *use(rig *r, mem_request *q, mem_handle *const *handles, uint32_t n, uint64_t memory)
-{
-    mem_phase *p;
-    const mem_phase_desc d = {.name = "phase", .handles = handles, .n_handles = n, .memory_bytes = memory};
-    ok(r, mem_use(q, &d, &p, &r->err));
-    return p;
-}
-
 /* R2.1, R2.3: what a phase lists is there and stays until it ends, its working memory is kept free; what it
  * does not list stays where it is while there is room; what no phase lists is never loaded. */
 static void phases_hold_what_they_list(void **state)
@@ -48,7 +18,7 @@ static void phases_hold_what_they_list(void **state)
     open_model(&r, r.m, &b, "b", MEM_ONESHOT, NULL);
     open_model(&r, r.m, &never, "never", MEM_ONESHOT, NULL);
     check_model(&r, r.m, &b);
-    mem_request *q = begin(&r);
+    mem_request *q = begin(&r, "test");
     uint64_t before = manager_info(&r).free_bytes;
     mem_phase *p = use(&r, q, &a.h, 1, 200000);
     assert_int_equal(manager_info(&r).free_bytes, before - WHOLE - 200000);
@@ -92,7 +62,7 @@ static void whole_calls(void **state)
     open_model(&r, r.m, &b, "b", MEM_ONESHOT, NULL);
     mem_handle *handles[2] = {a.h, b.h};
     visit v = {.x = &b, .m = r.m, .n = 3, .order = {4, N_UNITS, 1}};
-    mem_request *q = begin(&r);
+    mem_request *q = begin(&r, "test");
     const mem_whole_call call = {
         .handles = handles, .n_handles = 2, .memory_required = required, .fn = visit_units, .arg = &v};
     ok(&r, mem_call(q, &call, &r.err));
@@ -199,7 +169,7 @@ static void estimates_refuse_nothing(void **state)
         r.env->log_fn = take_log;
         r.env->log_arg = &log;
         visit v = {.x = &x, .m = r.m, .n = 2, .order = {3, 5}};
-        mem_request *q = begin(&r);
+        mem_request *q = begin(&r, "test");
         mem_run_desc run = {
             .phase = {.name = "huge", .handles = &x.h, .n_handles = 1, .memory_bytes = UINT64_C(1) << 50},
             .fn = visit_units,
@@ -293,7 +263,7 @@ static void the_order_of_yielding(void **state)
     policy.pinned_models = "other,test:pinned";
     open_rig(&r, device_of(5 * WHOLE), policy);
     for (int i = 0; i < 4; i++) open_model(&r, r.m, &x[i], names[i], MEM_ONESHOT, NULL);
-    mem_request *q = begin(&r);
+    mem_request *q = begin(&r, "test");
     mem_run_desc run = {
         .phase = {.name = "p", .handles = &x[3].h, .n_handles = 1}, .fn = fail_once, .arg = &calls};
     ok(&r, mem_run_phase(q, &run, &r.err));
@@ -327,7 +297,7 @@ static void what_is_used_stays(void **state)
     open_rig(&r, device_of(WHOLE + WHOLE / 2), policy);
     open_model(&r, r.m, &a, "a", MEM_ONESHOT, NULL);
     open_model(&r, r.m, &b, "b", MEM_ONESHOT, NULL);
-    mem_request *q = begin(&r);
+    mem_request *q = begin(&r, "test");
     mem_phase *p = use(&r, q, &a.h, 1, 0);
     mem_report rep = check_model(&r, r.m, &b); /* of another request */
     assert_true(info_of(&a).whole && rep.n_yields == 0);
@@ -362,13 +332,13 @@ static void the_cache_is_not_trimmed_for_nothing(void **state)
     uint64_t kept = manager_info(&r).device.cache_bytes;
     assert_true(kept >= 65536); /* scratch of the phase */
     for (int i = 0; i < 3; i++) {
-        mem_request *q = begin(&r);
+        mem_request *q = begin(&r, "test");
         mem_phase *p = use(&r, q, &a.h, 1, 0);
         assert_int_equal(manager_info(&r).device.cache_bytes, kept);
         ok(&r, mem_phase_end(p, &r.err));
         mem_request_end(q);
     }
-    mem_request *q = begin(&r);
+    mem_request *q = begin(&r, "test");
     mem_phase *p = use(&r, q, &b.h, 1, 0);
     assert_true(info_of(&a).loaded_bytes < WHOLE); /* yielded */
     assert_int_equal(manager_info(&r).device.cache_bytes, 0);
@@ -413,7 +383,7 @@ static void several_components_in_one_phase(void **state)
             mem_handle *h[3];
             open_rig(&r, device_of(cases[c].room * UNIT_BYTES), test_policy());
             for (int i = 0; i < 3; i++) h[i] = plain(&r, i == 0 ? "s" : i == 1 ? "m" : "l", sizes[i], bytes);
-            mem_request *q = begin(&r);
+            mem_request *q = begin(&r, "test");
             if (before < 3) ok(&r, mem_phase_end(use(&r, q, &h[before], 1, 0), &r.err));
             mem_handle *listed[3] = {h[2], h[0], h[1]};
             mem_phase *p = use(&r, q, listed, 3, 0);
@@ -454,7 +424,7 @@ static void after_a_failure_for_memory(void **state)
     check_model(&r, r.m, &pinned);
     check_model(&r, r.m, &x);
     assert_true(info_of(&idle).whole);
-    mem_request *q = begin(&r);
+    mem_request *q = begin(&r, "test");
     mem_run_desc run = {
         .phase = {.name = "p", .handles = &x.h, .n_handles = 1}, .fn = no_room, .arg = &calls};
     assert_int_equal(mem_run_phase(q, &run, &r.err), WEIR_ERR_DEVICE_MEMORY);
@@ -508,7 +478,7 @@ static void working_memory_is_measured(void **state)
         open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
         greedy g = {.m = r.m, .bytes = cases[c].bytes};
         for (int i = 0; i < 3; i++) {
-            mem_request *q = begin(&r);
+            mem_request *q = begin(&r, "test");
             const mem_run_desc run = {
                 .phase = {.name = "p", .handles = &x.h, .n_handles = 1, .memory_bytes = cases[c].estimate},
                 .fn = take_much,
