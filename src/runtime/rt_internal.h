@@ -124,6 +124,14 @@ typedef struct rt_sampler rt_sampler;
 typedef struct rt_draw rt_draw;
 typedef struct rt_share rt_share;
 
+/* The rows of one pass, and the caches of whom they belong to. */
+typedef struct rt_rows {
+    int32_t *token, *position; /* max_rows each */
+    uint32_t *sequence, *output_row;
+    dev_kv *batch_kv;        /* [layer][max_batch] */
+    const dev_kv **layer_kv; /* per layer: into batch_kv, or a session's own */
+} rt_rows;
+
 /* A loaded model: all that weir_model_unload frees. */
 typedef struct rt_loaded {
     rt_options options;
@@ -138,14 +146,11 @@ typedef struct rt_loaded {
     bool placed;
     rt_sampler *sampler;
     /* one pass */
-    int32_t *token, *position; /* max_rows each */
-    uint32_t *sequence, *output_row;
-    dev_kv *batch_kv;        /* [layer][max_batch] */
-    const dev_kv **layer_kv; /* per layer: into batch_kv, or a session's own */
-    weir_run *runs;          /* max_batch, for weir_step_batch */
-    rt_share *shares;        /* max_batch */
-    rt_costs costs;          /* of the passes so far */
-    weir_session *sessions;  /* chain of those alive */
+    rt_rows rows;
+    weir_run *runs;         /* max_batch, for weir_step_batch */
+    rt_share *shares;       /* max_batch */
+    rt_costs costs;         /* of the passes so far */
+    weir_session *sessions; /* chain of those alive */
     uint32_t n_sessions;
     double load_seconds;
     void (*place_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* during the load */
@@ -312,6 +317,13 @@ void rt_sessions_detach(rt_loaded *run);
 uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens);
 
 /* ---- rt_pass.c ---- */
+/* Room for a plan's passes. What an error leaves is freed by rt_rows_free, which takes an empty one, too. */
+weir_status rt_rows_create(base_env *env, const rt_plan *plan, uint32_t n_layers, rt_rows *rows,
+                           weir_error *err);
+void rt_rows_free(base_env *env, rt_rows *rows);
+/* Runs the program over the first n_rows on the processors that the options name. */
+weir_status rt_rows_run(const rt_rows *rows, graph_program *program, const rt_options *o, uint32_t n_rows,
+                        uint32_t n_outputs, atomic_bool *cancel, weir_error *err);
 /* What one session brings to a pass: rows [n_cached, n_cached + n_rows) of session->tokens, where those from
  * n_tokens on are guesses or not part of the sequence yet; logits for the last n_outputs of them. */
 struct rt_share {

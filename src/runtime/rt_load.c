@@ -9,12 +9,7 @@ static void run_free(weir_model *m, rt_loaded *run)
     mem_unplace(m->component);
     base_free(env, run->shares);
     base_free(env, run->runs);
-    base_free(env, run->layer_kv);
-    base_free(env, run->batch_kv);
-    base_free(env, run->output_row);
-    base_free(env, run->sequence);
-    base_free(env, run->position);
-    base_free(env, run->token);
+    rt_rows_free(env, &run->rows);
     rt_sampler_destroy(env, run->sampler);
     graph_program_destroy(run->program);
     mem_source_destroy(run->source);
@@ -55,20 +50,8 @@ weir_status rt_budget_raise(weir_context *c, uint64_t budget_bytes, weir_error *
 static weir_status allocate_rows(weir_model *m, rt_loaded *run, weir_error *err)
 {
     base_env *env = m->env;
-    uint32_t rows = run->plan.max_rows, n_layers = lm_model_hparams(m->lm)->n_layers;
-    run->token = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *run->token, err);
-    if (run->token == NULL) return err->code;
-    run->position = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *run->position, err);
-    if (run->position == NULL) return err->code;
-    run->sequence = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *run->sequence, err);
-    if (run->sequence == NULL) return err->code;
-    run->output_row = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *run->output_row, err);
-    if (run->output_row == NULL) return err->code;
-    run->batch_kv = base_alloc_array(env, BASE_TAG_RUNTIME, (size_t)n_layers * run->plan.max_batch,
-                                     sizeof *run->batch_kv, err);
-    if (run->batch_kv == NULL) return err->code;
-    run->layer_kv = base_alloc_array(env, BASE_TAG_RUNTIME, n_layers, sizeof *run->layer_kv, err);
-    if (run->layer_kv == NULL) return err->code;
+    weir_status status = rt_rows_create(env, &run->plan, lm_model_hparams(m->lm)->n_layers, &run->rows, err);
+    if (status != WEIR_OK) return status;
     run->runs = base_alloc_array(env, BASE_TAG_RUNTIME, run->plan.max_batch, sizeof *run->runs, err);
     if (run->runs == NULL) return err->code;
     run->shares = base_alloc_array(env, BASE_TAG_RUNTIME, run->plan.max_batch, sizeof *run->shares, err);

@@ -10,6 +10,55 @@
 
 #include <string.h>
 
+weir_status rt_rows_create(base_env *env, const rt_plan *plan, uint32_t n_layers, rt_rows *rows,
+                           weir_error *err)
+{
+    uint32_t n = plan->max_rows;
+    rows->token = base_alloc_array(env, BASE_TAG_RUNTIME, n, sizeof *rows->token, err);
+    if (rows->token == NULL) return err->code;
+    rows->position = base_alloc_array(env, BASE_TAG_RUNTIME, n, sizeof *rows->position, err);
+    if (rows->position == NULL) return err->code;
+    rows->sequence = base_alloc_array(env, BASE_TAG_RUNTIME, n, sizeof *rows->sequence, err);
+    if (rows->sequence == NULL) return err->code;
+    rows->output_row = base_alloc_array(env, BASE_TAG_RUNTIME, n, sizeof *rows->output_row, err);
+    if (rows->output_row == NULL) return err->code;
+    rows->batch_kv = base_alloc_array(env, BASE_TAG_RUNTIME, (size_t)n_layers * plan->max_batch,
+                                      sizeof *rows->batch_kv, err);
+    if (rows->batch_kv == NULL) return err->code;
+    rows->layer_kv = base_alloc_array(env, BASE_TAG_RUNTIME, n_layers, sizeof *rows->layer_kv, err);
+    return rows->layer_kv != NULL ? WEIR_OK : err->code;
+}
+
+void rt_rows_free(base_env *env, rt_rows *rows)
+{
+    base_free(env, rows->layer_kv);
+    base_free(env, rows->batch_kv);
+    base_free(env, rows->output_row);
+    base_free(env, rows->sequence);
+    base_free(env, rows->position);
+    base_free(env, rows->token);
+}
+
+weir_status rt_rows_run(const rt_rows *rows, graph_program *program, const rt_options *o, uint32_t n_rows,
+                        uint32_t n_outputs, atomic_bool *cancel, weir_error *err)
+{
+    graph_batch batch = {
+        .n_rows = n_rows,
+        .token = rows->token,
+        .position = rows->position,
+        .sequence = rows->sequence,
+        .kv = rows->layer_kv,
+        .n_outputs = n_outputs,
+        .output_rows = rows->output_row,
+        .cancel = cancel,
+    };
+    base_affinity before;
+    base_cpus_bind(&o->cpus, 0, o->n_threads, &before);
+    weir_status status = graph_run(program, &batch, err);
+    base_cpus_restore(&before);
+    return status;
+}
+
 /* Rows that are in the sequence and not yet in the caches. */
 static uint32_t waiting(const weir_session *s)
 {
@@ -25,11 +74,11 @@ static uint32_t lay_rows(rt_loaded *run, const rt_share *shares, size_t n, uint3
         weir_session *s = shares[i].session;
         uint32_t end = s->n_cached + shares[i].n_rows;
         for (uint32_t at = s->n_cached; at < end; at++, r++) {
-            run->token[r] = s->tokens[at];
-            run->position[r] = (int32_t)at;
-            run->sequence[r] = i;
+            run->rows.token[r] = s->tokens[at];
+            run->rows.position[r] = (int32_t)at;
+            run->rows.sequence[r] = i;
         }
-        for (uint32_t k = shares[i].n_outputs; k > 0; k--) run->output_row[(*n_outputs)++] = r - k;
+        for (uint32_t k = shares[i].n_outputs; k > 0; k--) run->rows.output_row[(*n_outputs)++] = r - k;
         if (end > s->high) s->high = end;
     }
     return r;
@@ -40,12 +89,12 @@ static void lay_caches(const weir_model *m, const rt_share *shares, size_t n)
     rt_loaded *run = m->run;
     for (uint32_t l = 0; l < lm_model_hparams(m->lm)->n_layers; l++) {
         if (n == 1) {
-            run->layer_kv[l] = lm_kv_layer(shares[0].session->kv, l);
+            run->rows.layer_kv[l] = lm_kv_layer(shares[0].session->kv, l);
             continue;
         }
-        dev_kv *row = run->batch_kv + (size_t)l * run->plan.max_batch;
+        dev_kv *row = run->rows.batch_kv + (size_t)l * run->plan.max_batch;
         for (size_t i = 0; i < n; i++) row[i] = *lm_kv_layer(shares[i].session->kv, l);
-        run->layer_kv[l] = row;
+        run->rows.layer_kv[l] = row;
     }
 }
 
@@ -57,20 +106,8 @@ weir_status rt_pass_run(weir_model *m, rt_share *shares, size_t n, weir_error *e
     if (follows != WEIR_OK) return follows;
     lay_caches(m, shares, n);
     uint32_t n_rows = lay_rows(run, shares, n, &n_outputs);
-    graph_batch batch = {
-        .n_rows = n_rows,
-        .token = run->token,
-        .position = run->position,
-        .sequence = run->sequence,
-        .kv = run->layer_kv,
-        .n_outputs = n_outputs,
-        .output_rows = run->output_row,
-        .cancel = &m->cancel,
-    };
-    base_affinity before;
-    base_cpus_bind(&run->options.cpus, 0, run->options.n_threads, &before);
-    weir_status status = graph_run(run->program, &batch, err);
-    base_cpus_restore(&before);
+    weir_status status =
+        rt_rows_run(&run->rows, run->program, &run->options, n_rows, n_outputs, &m->cancel, err);
     if (status != WEIR_OK) return status;
     for (uint32_t i = 0, output = 0; i < n; output += shares[i++].n_outputs) {
         shares[i].logits = shares[i].n_outputs != 0 ? graph_result(run->program, output) : NULL;

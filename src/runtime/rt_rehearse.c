@@ -48,10 +48,7 @@ typedef struct rehearsal {
     graph_program *program;
     uint32_t ctx_tokens, n_kv, n_tokens; /* tokens: that there are rows for */
     lm_kv **kv;                          /* n_kv */
-    dev_kv *batch_kv;                    /* [layer][n_kv] */
-    const dev_kv **layer_kv;
-    int32_t *token, *position;
-    uint32_t *sequence, *output_row;
+    rt_rows rows;
     uint32_t next_token;
     kind kinds[RT_N_PASSES];
 } rehearsal;
@@ -63,12 +60,7 @@ static void finish(rehearsal *r)
     graph_program_destroy(r->program);
     for (uint32_t i = 0; r->kv != NULL && i < r->n_kv; i++) lm_kv_destroy(r->kv[i]);
     base_free(env, r->kv);
-    base_free(env, r->batch_kv);
-    base_free(env, r->layer_kv);
-    base_free(env, r->token);
-    base_free(env, r->position);
-    base_free(env, r->sequence);
-    base_free(env, r->output_row);
+    rt_rows_free(env, &r->rows);
 }
 
 /* ---- preparing ---- */
@@ -140,10 +132,6 @@ static weir_status create_caches(rehearsal *r, weir_error *err)
     uint32_t n = r->plan->max_batch;
     r->kv = base_alloc_array(env, BASE_TAG_RUNTIME, n, sizeof(lm_kv *), err);
     if (r->kv == NULL) return err->code;
-    r->batch_kv = base_alloc_array(env, BASE_TAG_RUNTIME, (size_t)h->n_layers * n, sizeof(dev_kv), err);
-    if (r->batch_kv == NULL) return err->code;
-    r->layer_kv = base_alloc_array(env, BASE_TAG_RUNTIME, h->n_layers, sizeof *r->layer_kv, err);
-    if (r->layer_kv == NULL) return err->code;
     for (; r->n_kv < n; r->n_kv++) {
         weir_status status = lm_kv_create(env, r->m->lm, r->device, r->plan->kv_dtype, r->ctx_tokens,
                                           r->plan->max_rows, &r->kv[r->n_kv], err);
@@ -155,8 +143,8 @@ static weir_status create_caches(rehearsal *r, weir_error *err)
                                        &k_bytes, &v_bytes);
             memset(kv->k, 0x11, k_bytes);
             memset(kv->v, 0x11, v_bytes);
-            r->batch_kv[(size_t)l * n + r->n_kv] = *kv;
-            r->layer_kv[l] = r->batch_kv + (size_t)l * n;
+            r->rows.batch_kv[(size_t)l * n + r->n_kv] = *kv;
+            r->rows.layer_kv[l] = r->rows.batch_kv + (size_t)l * n;
         }
     }
     return WEIR_OK;
@@ -171,16 +159,8 @@ static weir_status allocate(rehearsal *r, weir_error *err)
     weir_status status = lm_program_create(env, r->m->lm, r->device, &o, &r->program, err);
     if (status == WEIR_OK)
         status = graph_reserve(r->program, (uint32_t)base_align_up(r->ctx_tokens, 16), h->head_dim, err);
-    if (status == WEIR_OK) status = create_caches(r, err);
-    if (status != WEIR_OK) return status;
-    r->token = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *r->token, err);
-    if (r->token == NULL) return err->code;
-    r->position = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *r->position, err);
-    if (r->position == NULL) return err->code;
-    r->sequence = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *r->sequence, err);
-    if (r->sequence == NULL) return err->code;
-    r->output_row = base_alloc_array(env, BASE_TAG_RUNTIME, rows, sizeof *r->output_row, err);
-    return r->output_row != NULL ? WEIR_OK : err->code;
+    if (status == WEIR_OK) status = rt_rows_create(env, r->plan, h->n_layers, &r->rows, err);
+    return status == WEIR_OK ? create_caches(r, err) : status;
 }
 
 uint32_t rt_rehearsed_prompt(const rt_plan *plan)
@@ -238,26 +218,12 @@ static weir_status run_pass(rehearsal *r, const kind *k, atomic_bool *cancel, we
 {
     uint32_t n_outputs = !k->outputs ? 0 : k->prompt ? 1 : k->n_rows;
     for (uint32_t i = 0; i < k->n_rows; i++) {
-        r->token[i] = (int32_t)((r->next_token++ * UINT64_C(7919) + 13) % r->n_tokens);
-        r->position[i] = k->position + (k->prompt ? (int32_t)i : 0);
-        r->sequence[i] = k->prompt ? 0 : i;
-        r->output_row[i] = k->prompt ? k->n_rows - 1 : i;
+        r->rows.token[i] = (int32_t)((r->next_token++ * UINT64_C(7919) + 13) % r->n_tokens);
+        r->rows.position[i] = k->position + (k->prompt ? (int32_t)i : 0);
+        r->rows.sequence[i] = k->prompt ? 0 : i;
+        r->rows.output_row[i] = k->prompt ? k->n_rows - 1 : i;
     }
-    graph_batch batch = {
-        .n_rows = k->n_rows,
-        .token = r->token,
-        .position = r->position,
-        .sequence = r->sequence,
-        .kv = r->layer_kv,
-        .n_outputs = n_outputs,
-        .output_rows = r->output_row,
-        .cancel = cancel,
-    };
-    base_affinity before;
-    base_cpus_bind(&r->options->cpus, 0, r->options->n_threads, &before);
-    weir_status status = graph_run(r->program, &batch, err);
-    base_cpus_restore(&before);
-    return status;
+    return rt_rows_run(&r->rows, r->program, r->options, k->n_rows, n_outputs, cancel, err);
 }
 
 static uint64_t weights_done(const rehearsal *r)
