@@ -15,40 +15,7 @@
 
 /* ---- kernels: the same text as C and as OpenCL source ---- */
 
-typedef unsigned int uint;
-#define fma  fmaf
-#define fmin fminf
-#define fmax fmaxf
-#define GLOBAL
-#define PTR(name)          void *name
-#define AT(type, name)     ((type *)name)
-#define KERNEL             static void
-#define ITEM(i, n)         for (uint i = first; i < n; i++)
-#define PIPELINE_TEXT(...) __VA_ARGS__
-static _Thread_local uint first; /* where the range that dense and blend work on begins */
-#include "pipeline_kernels.h"
-#undef PIPELINE_TEXT
-#define PIPELINE_TEXT(...) #__VA_ARGS__
-static const char source[] = "#pragma OPENCL FP_CONTRACT OFF\n"
-                             "#define GLOBAL __global\n"
-                             "#define KERNEL __kernel void\n"
-                             "#define PTR(name) __global uchar *name, ulong name##_at\n"
-                             "#define AT(type, name) ((__global type *)(name + name##_at))\n"
-                             "#define ITEM(i, n) const uint i = get_global_id(0); if (i < n)\n"
-#include "pipeline_kernels.h"
-    ;
-
-static void dense_c(const weir_arg *a, size_t begin, size_t end)
-{
-    first = (uint)begin;
-    dense(a[0].as.address, a[1].as.address, a[2].as.address, a[3].as.address, a[4].as.u32, (uint)end);
-}
-
-static void blend_c(const weir_arg *a, size_t begin, size_t end)
-{
-    first = (uint)begin;
-    blend(a[0].as.address, a[1].as.address, a[2].as.address, a[3].as.f32, a[4].as.f32, (uint)end);
-}
+#include "pipeline_both.h"
 
 static const weir_kernel dense_kernel = {"dense", source, dense_c};
 static const weir_kernel blend_kernel = {"blend", source, blend_c};
