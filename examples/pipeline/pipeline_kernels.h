@@ -1,6 +1,7 @@
 /* The pipeline's kernels, one text for every device: included as it is, it is C; with PIPELINE_TEXT around
  * it, it is a string that OpenCL compiles. So there is no preprocessor line inside. What each needs defined
- * is in pipeline_both.h: GLOBAL, PTR (a parameter that is an address), AT (what it points to), KERNEL and ITEM.
+ * is in pipeline_both.h: GLOBAL, PTR (a parameter that is an address), AT (what it points to), KERNEL and
+ * ITEM.
  *
  * Only operations that IEEE 754 rounds the same everywhere: fma, products, minimum and maximum. */
 PIPELINE_TEXT(

@@ -357,4 +357,21 @@ static inline uint64_t run_all(fixture *f, graph_program *p, uint32_t total, uin
     return h;
 }
 
+/* What the programs of n seeds must give however they run: on one thread of the CPU, all resident, nothing
+ * shared, one position at a time. */
+static inline void expect_all(uint64_t *expected, uint64_t n_seeds, uint32_t n_positions)
+{
+    fixture f;
+    fixture_open(&f, 1, false);
+    for (uint64_t s = 0; s < n_seeds; s++) {
+        graph_program *p = make_program(&f, s, false);
+        expected[s] = run_all(&f, p, n_positions, 1, false);
+        assert_true(expected[s] != HASH_START);
+        for (uint64_t t = 0; t < s; t++) assert_true(expected[s] != expected[t]);
+        for (uint32_t i = 0; i < sizes[2]; i++) assert_true(isfinite(graph_result(p, 0)[i]));
+        graph_program_destroy(p);
+    }
+    fixture_close(&f);
+}
+
 #endif
