@@ -4,8 +4,9 @@
  *     weir_model ---- a described file; after weir_model_load its weights are placed under a plan
  *       weir_session ---- one conversation: its key-value cache and position
  *
- * Threads: calls on one context and on what hangs off it are made by one thread at a time; weir_model_cancel
- * may come from any thread or signal handler. Every option struct starts with its size: set it through the
+ * Threads: calls on one context and on what hangs off it are made by one thread at a time, but for what
+ * weir/manager.h lets requests do; weir_model_cancel may come from any thread or signal handler. Every option
+ * struct starts with its size: set it through the
  * *_init function, then change fields. Text is UTF-8. The library never prints, exits or aborts.
  *
  * Results (logits, tokens) do not depend on budget, threads, prefill chunk, batch or instruction set:
