@@ -261,6 +261,15 @@ static int bench_model(bench *b)
     return rc;
 }
 
+static bool sampling_is_set(const weir_sampling *s)
+{
+    weir_sampling usual;
+    weir_sampling_init(&usual);
+    return s->temperature != usual.temperature || s->top_k != usual.top_k || s->top_p != usual.top_p ||
+           s->min_p != usual.min_p || s->repeat_penalty != usual.repeat_penalty ||
+           s->repeat_last != usual.repeat_last || s->seed != usual.seed;
+}
+
 int cli_bench(int argc, char **argv)
 {
     enum { MAX_TOKENS = 1 << 20 };
@@ -307,6 +316,9 @@ int cli_bench(int argc, char **argv)
         return cli_usage("bench", "--sessions and --speculate are two measurements; give one of them");
     if (b.prompt != NULL && b.speculate.mode == NULL)
         return cli_usage("bench", "--prompt is for measuring guesses: --speculate HOW");
+    if (b.prompt == NULL && (b.raw || sampling_is_set(&b.generate.sampling)))
+        return cli_usage("bench",
+                         "--raw and the options of sampling go with --prompt; the two texts have their own");
     rc = cli_check_sampling("bench", &b.generate.sampling);
     if (rc != CLI_OK) return rc;
     if (b.budgets.n == 0) b.budgets.bytes[b.budgets.n++] = 0;

@@ -55,6 +55,8 @@ check "bench --speculate: both texts, the same logits" '[ "$(grep -c "\"same_log
 printf 'one two three four one two three four' | "$weir" bench "$tmp/m.gguf" --mem 64MiB --speculate lookup --prompt - --raw --temp 0.9 --seed 4 -n 30 --rounds 2 --json >"$tmp/out" 2>/dev/null
 check "bench --speculate: a prompt of the caller's, sampled" '[ $? = 0 ] && [ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 1 ] && [ "$(field text "$tmp/out")" = given ] && [ "$(field tokens "$tmp/out")" = 60 ] && [ "$(field drafted "$tmp/out")" -gt 0 ] && grep -q lowest_ratio "$tmp/out"'
 refuse "a prompt for bench without --speculate" 2 "speculate HOW" "$weir" bench "$tmp/m.gguf" --prompt x
+refuse "sampling of the two texts" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --speculate auto --temp 0.5
+refuse "--raw without a prompt for bench" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --raw
 "$weir" verify "$tmp/m.gguf" --json >"$tmp/out" 2>/dev/null
 check "verify holds guesses and sessions against plain decoding" '[ $? = 0 ] && [ "$(field failed "$tmp/out")" = 0 ] && [ "$(grep -c "\"answers\": \"lookup\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"draft\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"sessions\"" "$tmp/out")" = 2 ]'
 check "verify holds answers while the budget changes between their tokens" '[ "$(grep -c "\"answers\": \"budgets\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"budget_shrinks\": [1-9]" "$tmp/out")" = 2 ] && [ "$(grep -c "\"budget_grows\": [1-9]" "$tmp/out")" = 2 ]'
