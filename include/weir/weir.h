@@ -225,6 +225,13 @@ typedef struct weir_account {
     uint64_t peak_bytes; /* measured */
 } weir_account;
 
+/* A session's caches with room for so many tokens: their bytes, and those while they grow to it. */
+typedef struct weir_kv_step {
+    uint32_t tokens;
+    uint64_t bytes, peak_bytes;
+} weir_kv_step;
+#define WEIR_MAX_KV_STEPS 16
+
 typedef struct weir_plan {
     size_t struct_size;
     uint64_t budget_bytes;
@@ -254,6 +261,14 @@ typedef struct weir_plan {
     uint64_t device_planned_bytes; /* weights, slots, caches, activations, work space */
     uint64_t device_smallest_bytes, device_whole_bytes; /* with one slot; with nothing streaming */
     uint64_t device_streamed_bytes_per_pass;            /* over the link */
+    /* The setting compute.kv_cache ("full", "dynamic", "static"), what a session's caches take before its
+     * first token, and then at 512, 1,024, ... tokens and at the whole context ("full": there only). What the
+     * plan keeps for caches are those of all sessions at the whole context, and one session's growing to it.
+     */
+    const char *kv_cache;
+    uint64_t kv_first_bytes;
+    uint32_t n_kv_steps;
+    weir_kv_step kv_steps[WEIR_MAX_KV_STEPS];
 } weir_plan;
 /* From headers alone. OK with fits = false where the budget does not suffice. */
 WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out,

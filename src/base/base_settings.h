@@ -22,6 +22,8 @@
     X("compute.cpus", "all",                                                                                 \
       "processors to compute on, such as 0,2-3: threads are bound to them; all: unbound")                    \
     X("compute.pack", "auto", "weights that stay are put into the kernels' own layout: auto, off")           \
+    X("compute.kv_cache", "full",                                                                            \
+      "caches of language models: full (all of the context), dynamic (in steps), static (doubling)")         \
     X("compute.ram_reserve", "auto", "memory the default budget leaves free: auto, or a size such as 1GiB")  \
     X("compute.vram_mode", "auto", "models on devices: high (whole), auto, low, none (all streams), shared") \
     X("compute.vram_limit_mb", "auto", "MB of device memory to use at most: auto (all), or a number")        \

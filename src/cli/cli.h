@@ -82,6 +82,7 @@ typedef struct cli_common {
     const char *model;
     const char *cpus;   /* NULL: as set */
     const char *device; /* likewise */
+    const char *kv_cache;
     weir_load_options load;
     cli_settings settings;
     bool json, profile, quiet, verbose;
@@ -93,7 +94,8 @@ void cli_add_json(cli_args *a, cli_common *c);
 void cli_add_mem(cli_args *a, cli_common *c);
 void cli_add_cpus(cli_args *a, cli_common *c);
 void cli_add_device(cli_args *a, cli_common *c);
-void cli_add_load(cli_args *a, cli_common *c);   /* --ctx --threads --cpus --chunk --kv-type */
+void cli_add_load(cli_args *a, cli_common *c); /* --ctx --threads --cpus --chunk --kv-type ... */
+void cli_add_kv_cache(cli_args *a, cli_common *c);
 void cli_add_report(cli_args *a, cli_common *c); /* --profile --quiet */
 void cli_add_sampling(cli_args *a, weir_sampling *s);
 /* Greedy, with a seed of the moment. */
@@ -185,7 +187,9 @@ json_t *cli_json_plan(const weir_plan *p); /* the bill, by account */
 json_t *cli_json_prediction(const weir_prediction *p);
 json_t *cli_json_storage(const weir_storage *s);
 json_t *cli_json_memory_check(const weir_memory_check *k);
-/* R1.3: what was turned on although it changes numbers. */
+/* How caches come by their memory (setting compute.kv_cache). */
+const char *cli_kv_cache(const cli_common *c);
+/* R1.3: what was turned on although it may change numbers, or how much memory is touched. */
 json_t *cli_json_applied(const cli_common *c);
 json_t *cli_json_hash(uint64_t hash);
 /* Beyond JSON's integers (2^63 - 1): a string. */

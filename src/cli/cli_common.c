@@ -43,6 +43,12 @@ void cli_add_device(cli_args *a, cli_common *c)
             "what computes: cpu (default), sim (a simulated device), or opencl:N (see weir doctor)");
 }
 
+void cli_add_kv_cache(cli_args *a, cli_common *c)
+{
+    cli_add(a, "kv-cache", 0, CLI_TEXT, &c->kv_cache, "HOW",
+            "its memory: full (default: the whole context), dynamic (grows in steps), static (doubles)");
+}
+
 void cli_add_load(cli_args *a, cli_common *c)
 {
     cli_add(a, "ctx", 0, CLI_U32, &c->load.ctx_tokens, "N",
@@ -53,6 +59,7 @@ void cli_add_load(cli_args *a, cli_common *c)
     cli_add(a, "chunk", 0, CLI_U32, &c->load.prefill_chunk, "N",
             "tokens per prefill pass; default: chosen from the budget");
     cli_add(a, "kv-type", 0, CLI_KV_TYPE, &c->load.kv_type, "TYPE", "key-value cache: f16 (default) or f32");
+    cli_add_kv_cache(a, c);
     cli_add_device(a, c);
     cli_add(a, "weights", 0, CLI_WEIGHTS, &c->load.weights, "HOW",
             "weights that stay: read, map (shared with other processes), or auto (default)");
@@ -168,12 +175,14 @@ int cli_context(cli_common *c, weir_context **context)
             return rc;
         }
     }
-    if (c->cpus != NULL && weir_context_set(*context, "compute.cpus", c->cpus, &err) != WEIR_OK) {
-        int rc = cli_error(c->command, &err);
-        weir_context_destroy(*context);
-        return rc;
-    }
-    if (c->device != NULL && weir_context_set(*context, "compute.device", c->device, &err) != WEIR_OK) {
+    const struct {
+        const char *name, *value;
+    } options[] = {
+        {"compute.cpus", c->cpus}, {"compute.device", c->device}, {"compute.kv_cache", c->kv_cache}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        if (options[i].value == NULL ||
+            weir_context_set(*context, options[i].name, options[i].value, &err) == WEIR_OK)
+            continue;
         int rc = cli_error(c->command, &err);
         weir_context_destroy(*context);
         return rc;

@@ -104,10 +104,20 @@ json_t *cli_json_profile(const weir_model *m)
     return j;
 }
 
+const char *cli_kv_cache(const cli_common *c)
+{
+    const char *name, *value, *source, *help;
+    for (size_t i = 0; weir_context_setting(c->context, i, &name, &value, &source, &help); i++)
+        if (strcmp(name, "compute.kv_cache") == 0) return value;
+    return "full";
+}
+
 json_t *cli_json_applied(const cli_common *c)
 {
     json_t *j = json_object();
     if (c->load.kv_type == WEIR_KV_F32) json_object_set_new(j, "kv_type", json_string("f32"));
+    if (strcmp(cli_kv_cache(c), "full") != 0)
+        json_object_set_new(j, "kv_cache", json_string(cli_kv_cache(c)));
     return j;
 }
 
@@ -132,6 +142,17 @@ json_t *cli_json_plan(const weir_plan *p)
     for (uint32_t i = 0; i < p->n_accounts; i++)
         json_object_set_new(accounts, p->accounts[i].tag, cli_json_u64(p->accounts[i].planned_bytes));
     json_object_set_new(j, "accounts", accounts);
+    json_t *caches = json_pack("{s:s,s:o,s:o}", "kv_cache", p->kv_cache, "first_bytes",
+                               cli_json_u64(p->kv_first_bytes), "at", json_array());
+    for (uint32_t i = 0; i < p->n_kv_steps; i++) {
+        const cli_number step[] = {{"tokens", p->kv_steps[i].tokens},
+                                   {"bytes", p->kv_steps[i].bytes},
+                                   {"peak_bytes", p->kv_steps[i].peak_bytes}};
+        json_t *at = json_object();
+        cli_json_numbers(at, step, sizeof step / sizeof *step);
+        json_array_append_new(json_object_get(caches, "at"), at);
+    }
+    json_object_set_new(j, "session_cache", caches);
     json_t *device = json_null();
     if (p->device_whole_bytes != 0) {
         const cli_number tier[] = {{"room_bytes", p->device_room_bytes},

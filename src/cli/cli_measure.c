@@ -153,6 +153,7 @@ static int fix_options(measure *m, weir_model *model, json_t *report)
     cli_json_numbers(j, fixed, sizeof fixed / sizeof *fixed);
     json_object_set_new(j, "budget_is_default", json_boolean(by_default));
     json_object_set_new(j, "kv_type", json_string(o->kv_type == WEIR_KV_F32 ? "f32" : "f16"));
+    json_object_set_new(j, "kv_cache", json_string(cli_kv_cache(&m->common)));
     json_object_set_new(report, "options", j);
     const cli_number numbers[] = {{"cpus", machine.n_cpus},
                                   {"total_bytes", machine.total_bytes},

@@ -86,6 +86,7 @@ static void fill_arguments(arguments *a, const measure *m, uint32_t sessions)
     if (o->weights == WEIR_WEIGHTS_MAP) add_text(a, "--weights", "map");
     if (o->weights == WEIR_WEIGHTS_AUTO) add_text(a, "--weights", "auto");
     if (m->common.cpus != NULL) add_text(a, "--cpus", m->common.cpus);
+    if (m->common.kv_cache != NULL) add_text(a, "--kv-cache", m->common.kv_cache);
     for (uint32_t i = 0; i < m->common.settings.n; i++) add_text(a, "--set", m->common.settings.item[i]);
 }
 

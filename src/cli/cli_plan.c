@@ -58,6 +58,16 @@ static size_t find_account(const char *tag)
     return i;
 }
 
+static const char *driver_of(const weir_plan *p, size_t k)
+{
+    if (k == N_ACCOUNTS) return "other";
+    if (strcmp(ACCOUNTS[k].tag, "kv") == 0 && strcmp(p->kv_cache, "full") != 0)
+        return "layers x KV heads x head dimension x text, up to context x sessions, x bytes of its type; "
+               "and "
+               "one layer's copy while it grows";
+    return ACCOUNTS[k].driver;
+}
+
 static uint64_t planned(const weir_plan *p, const char *tag)
 {
     for (uint32_t i = 0; i < p->n_accounts; i++)
@@ -126,8 +136,7 @@ static void print_account(const plan_report *r, uint32_t i, bool explain)
     const weir_account *w = &r->plan.accounts[i];
     size_t k = find_account(w->tag);
     printf("  %-18s %12s %12s %12s   %s\n", w->tag, weir_size_text(w->planned_bytes, a),
-           grown(r->by_tokens[i], r->grows, b), grown(r->by_session[i], r->grows, d),
-           k < N_ACCOUNTS ? ACCOUNTS[k].driver : "other");
+           grown(r->by_tokens[i], r->grows, b), grown(r->by_session[i], r->grows, d), driver_of(&r->plan, k));
     if (explain && k < N_ACCOUNTS) printf("  %-18s %38s   check: %s\n", "", "", ACCOUNTS[k].check);
 }
 
@@ -154,6 +163,21 @@ static void print_bill(const plan_report *r, bool explain)
            "all of the process; weights do not grow");
     printf("system and others\n  %-18s %12s %12s %12s   %s\n", "now", weir_size_text(r->system_bytes, a), "",
            "", "MemTotal less MemAvailable; not part of the budget");
+}
+
+/* R9.2 */
+static void print_caches(const weir_plan *p)
+{
+    char a[32], b[32];
+    if (p->n_kv_steps == 0 || strcmp(p->kv_cache, "full") == 0) return;
+    printf("caches   %s, grow with the text; one session: %s at first", p->kv_cache,
+           weir_size_text(p->kv_first_bytes, a));
+    for (uint32_t i = 0; i < p->n_kv_steps; i++) {
+        const weir_kv_step *s = &p->kv_steps[i];
+        printf(", %s at %u tokens", weir_size_text(s->bytes, a), s->tokens);
+        if (s->peak_bytes > s->bytes) printf(" (%s while growing)", weir_size_text(s->peak_bytes, b));
+    }
+    printf("; planned at the whole context\n");
 }
 
 static void print_fit(const weir_plan *p)
@@ -209,6 +233,7 @@ static void print_plan(const plan_report *r, bool explain)
     if (p->wanted_sessions > p->n_sessions)
         printf("of %u sessions only %u fit; these are planned\n", p->wanted_sessions, p->n_sessions);
     print_bill(r, explain);
+    print_caches(p);
     print_fit(p);
     uint64_t mapped = planned(p, "weights.mapped");
     if (mapped != 0)
@@ -249,7 +274,7 @@ static int print_plan_json(const plan_report *r)
             json_object_set_new(item, "per_session", cli_json_u64(r->by_session[i]));
         }
         json_object_set_new(item, "shared", json_boolean(k < N_ACCOUNTS && ACCOUNTS[k].shared));
-        json_object_set_new(item, "driver", json_string(k < N_ACCOUNTS ? ACCOUNTS[k].driver : ""));
+        json_object_set_new(item, "driver", json_string(driver_of(p, k)));
         json_object_set_new(item, "check", json_string(k < N_ACCOUNTS ? ACCOUNTS[k].check : ""));
         json_array_append_new(bill, item);
     }

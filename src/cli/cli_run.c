@@ -115,7 +115,9 @@ static void print_report(const run_options *o, const weir_model *m, const weir_r
     if (r->n_drafted > 0)
         fprintf(stderr, "; %llu passes, %llu of %llu guesses were right", (unsigned long long)r->n_passes,
                 (unsigned long long)r->n_accepted, (unsigned long long)r->n_drafted);
+    const char *caches = cli_kv_cache(&o->common);
     if (o->common.load.kv_type == WEIR_KV_F32) fprintf(stderr, "; applied: kv-type f32");
+    if (strcmp(caches, "full") != 0) fprintf(stderr, "; applied: kv-cache %s", caches);
     fputc('\n', stderr);
     cli_print_memory(stderr, &o->common, m);
     if (o->common.profile) cli_print_profile(stderr, m);

@@ -395,6 +395,7 @@ int cli_verify(int argc, char **argv)
     cli_add(&a, "ctx", 0, CLI_U32, &v.common.load.ctx_tokens, "N", "context in tokens; default: what is run");
     cli_add(&a, "kv-type", 0, CLI_KV_TYPE, &v.common.load.kv_type, "TYPE",
             "key-value cache: f16 (default) or f32");
+    cli_add_kv_cache(&a, &v.common);
     cli_add_cpus(&a, &v.common);
     cli_add_device(&a, &v.common);
     cli_add_json(&a, &v.common);

@@ -175,7 +175,8 @@ typedef struct dev_table {
     /* Bytes of one row of k activations in the form that a product with weights of dtype reads; 0: floats as
      * they are. */
     size_t (*act_row_bytes)(const dev_device *d, uint32_t dtype, size_t k);
-    /* Bytes of K and V of one layer of one sequence. */
+    /* Bytes of K and V of one layer of one sequence. Positions lie in order: the cache of a smaller capacity,
+     * of its groups of 16, is the beginning of a larger one, K and V each. */
     void (*kv_bytes)(const dev_device *d, uint32_t dtype, uint32_t capacity, uint32_t n_kv_heads,
                      uint32_t head_dim, uint64_t *k_bytes, uint64_t *v_bytes);
     /* Work space the device must hold for rows of up to k elements and caches of up to n_positions (all

@@ -163,6 +163,8 @@ weir_status mem_handle_seal(mem_handle *h, weir_error *err);
  * yield, where the limit or the device has no room. mem_manager_free frees it. */
 weir_status mem_handle_alloc(mem_handle *h, uint64_t bytes, const char *label, void **address,
                              weir_error *err);
+/* From one such block to another, or within one where the ranges do not meet; done when it returns. */
+weir_status mem_handle_copy(mem_handle *h, void *dst, const void *src, uint64_t bytes, weir_error *err);
 /* The device's own work space (dev_table.reserve_workspace), likewise; it stays with the device. */
 weir_status mem_handle_workspace(mem_handle *h, size_t k, uint32_t n_positions, uint32_t head_dim,
                                  weir_error *err);

@@ -25,6 +25,8 @@ uint64_t mem_source_pass_bytes(void);
 weir_status mem_source_alloc(mem_source *s, uint64_t bytes, const char *label, void **address,
                              weir_error *err);
 void mem_source_free(mem_source *s, void *address); /* takes NULL */
+/* Between such blocks, outside of a pass; done when it returns. */
+weir_status mem_source_copy(mem_source *s, void *dst, const void *src, uint64_t bytes, weir_error *err);
 weir_status mem_source_workspace(mem_source *s, size_t k, uint32_t n_positions, uint32_t head_dim,
                                  weir_error *err);
 

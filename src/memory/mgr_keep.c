@@ -3,6 +3,8 @@
  * finds its room whenever it asks. */
 #include "mgr_internal.h"
 
+#include <string.h>
+
 uint64_t mem_mgr_taken(mem_manager *m)
 {
     dev_memory_info info;
@@ -90,6 +92,22 @@ void mem_manager_free(mem_manager *m, void *address)
     }
     base_lock_leave(m->tier->lock);
     base_free(m->env, k);
+}
+
+weir_status mem_handle_copy(mem_handle *h, void *dst, const void *src, uint64_t bytes, weir_error *err)
+{
+    mem_manager *m = h->m;
+    dev_ticket t;
+    if (m->mem == NULL) {
+        memcpy(dst, src, bytes);
+        return WEIR_OK;
+    }
+    base_lock_enter(m->tier->lock);
+    weir_status status = m->mem->copy(m->device, DEV_STREAM_COMPUTE, dst, src, bytes, &t, err);
+    if (status == WEIR_OK) status = mem_mgr_sync(m, t, err);
+    if (status != WEIR_OK) mem_mgr_quiet(m);
+    base_lock_leave(m->tier->lock);
+    return status;
 }
 
 weir_status mem_handle_workspace(mem_handle *h, size_t k, uint32_t n_positions, uint32_t head_dim,

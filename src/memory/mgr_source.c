@@ -105,6 +105,11 @@ void mem_source_free(mem_source *s, void *address)
     mem_manager_free(s->m, address);
 }
 
+weir_status mem_source_copy(mem_source *s, void *dst, const void *src, uint64_t bytes, weir_error *err)
+{
+    return mem_handle_copy(s->h, dst, src, bytes, err);
+}
+
 weir_status mem_source_workspace(mem_source *s, size_t k, uint32_t n_positions, uint32_t head_dim,
                                  weir_error *err)
 {

@@ -95,6 +95,7 @@ typedef struct rt_options {
     base_cpus cpus;         /* n = 0: unbound */
     uint32_t prefill_chunk; /* 0: choose */
     uint32_t kv_dtype;
+    lm_kv_growth kv_growth;
     bool alias;
     bool pack; /* weights that stay */
     bool profile;
@@ -109,7 +110,7 @@ typedef struct rt_plan {
     uint64_t tag_bytes[BASE_TAG_COUNT]; /* the planned peak, by tag; everything in the process */
     uint64_t process_bytes;             /* to be booked by the load under PROCESS */
     uint32_t max_rows, max_outputs, max_batch;
-    uint32_t kv_dtype;
+    lm_kv_shape kv;      /* of a session's caches */
     uint32_t n_ops;      /* of the program */
     bool map;            /* weights are to be mapped */
     uint64_t need_bytes; /* all but weights and page tables */
@@ -212,7 +213,7 @@ weir_status rt_network_set(weir_context *c, weir_error *err);
  * Stays the same from call to call while the measured value moves little, so that a plan holds for the load
  * after it. */
 weir_status rt_process_bytes(weir_context *c, uint64_t *bytes, weir_error *err);
-/* The ledger without what is booked for the above. */
+/* The ledger without what is booked for the above, and with what caches may still grow by. */
 void rt_ledger_read(const weir_context *c, base_ledger_view *out);
 weir_status rt_limits_read(const weir_context *c, base_memory_limits *out, weir_error *err);
 /* What a run gets that names no budget, and what that leaves to others. */
@@ -313,6 +314,8 @@ void rt_session_hold(weir_session *s, int32_t token);
 void rt_session_cut(weir_session *s, uint32_t n_tokens);
 /* Takes the caches from all sessions of a run; they stay as empty shells. */
 void rt_sessions_detach(rt_loaded *run);
+/* Host memory that the caches of the sessions alive may still grow by. */
+uint64_t rt_sessions_promised(const weir_model *m);
 /* Bytes of a session beside the buffers of its caches. */
 uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens);
 
@@ -330,6 +333,7 @@ struct rt_share {
     weir_session *session;
     weir_answer *answer; /* NULL: the caller samples by himself */
     uint32_t n_rows, n_outputs;
+    uint32_t n_room;     /* set: positions that its caches had room for before the pass */
     const float *logits; /* set: of the first output */
     size_t stride;       /* set: floats between outputs */
 };

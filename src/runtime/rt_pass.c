@@ -84,6 +84,20 @@ static uint32_t lay_rows(rt_loaded *run, const rt_share *shares, size_t n, uint3
     return r;
 }
 
+/* Caches that grow get room for every row before anything of the pass is done; or all stay as they are. */
+static weir_status make_room(rt_share *shares, size_t n, weir_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        lm_kv *kv = shares[i].session->kv;
+        shares[i].n_room = lm_kv_positions(kv);
+        weir_status status = lm_kv_grow(kv, shares[i].session->n_cached + shares[i].n_rows, err);
+        if (status == WEIR_OK) continue;
+        while (i-- > 0) lm_kv_shrink(shares[i].session->kv, shares[i].n_room);
+        return status;
+    }
+    return WEIR_OK;
+}
+
 static void lay_caches(const weir_model *m, const rt_share *shares, size_t n)
 {
     rt_loaded *run = m->run;
@@ -103,6 +117,7 @@ weir_status rt_pass_run(weir_model *m, rt_share *shares, size_t n, weir_error *e
     rt_loaded *run = m->run;
     uint32_t n_outputs;
     weir_status follows = rt_budget_follow(m, err);
+    if (follows == WEIR_OK) follows = make_room(shares, n, err);
     if (follows != WEIR_OK) return follows;
     lay_caches(m, shares, n);
     uint32_t n_rows = lay_rows(run, shares, n, &n_outputs);

@@ -47,6 +47,14 @@ static weir_status read_settings(const weir_context *c, rt_options *out, weir_er
     if (out->pack && strcmp(pack, "auto") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "setting compute.pack is \"%.60s\": auto or off",
                          pack);
+    const char *caches = base_settings_get(c->settings, "compute.kv_cache");
+    out->kv_growth = strcmp(caches, "dynamic") == 0  ? LM_KV_DYNAMIC
+                     : strcmp(caches, "static") == 0 ? LM_KV_STATIC
+                                                     : LM_KV_FULL;
+    if (out->kv_growth == LM_KV_FULL && strcmp(caches, "full") != 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "setting compute.kv_cache is \"%.60s\": full, dynamic or static (--kv-cache)",
+                         caches);
     const char *weights = base_settings_get(c->settings, "memory.weights");
     out->weights = strcmp(weights, "map") == 0    ? WEIR_WEIGHTS_MAP
                    : strcmp(weights, "auto") == 0 ? WEIR_WEIGHTS_AUTO
@@ -146,6 +154,14 @@ static uint64_t runtime_bytes(const rt_planner *p, const rt_choice *c)
     return rt_add(sum, rt_add(TEXT_BYTES, rt_mul(c->ctx_tokens, TEXT_BYTES_PER_TOKEN)));
 }
 
+static lm_kv_shape kv_shape(const rt_planner *p, const rt_choice *c)
+{
+    return (lm_kv_shape){.growth = p->options->kv_growth,
+                         .dtype = c->kv_dtype,
+                         .context_tokens = c->ctx_tokens,
+                         .max_rows = c->max_rows};
+}
+
 weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, weir_error *err)
 {
     const rt_shape *shape;
@@ -154,7 +170,10 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
     const lm_model *lm = p->model->lm;
     const lm_hparams *h = lm_model_hparams(lm);
     uint64_t add[BASE_TAG_COUNT] = {0};
-    uint64_t kv = rt_mul(c->n_sessions, lm_kv_bytes(lm, p->device, c->kv_dtype, c->ctx_tokens, c->max_rows));
+    lm_kv_shape caches = kv_shape(p, c);
+    uint64_t kv = rt_mul(c->n_sessions, lm_kv_bytes(lm, p->device, &caches, c->ctx_tokens));
+    kv =
+        rt_add(kv, lm_kv_copy_bytes(lm, p->device, &caches, c->ctx_tokens)); /* one session grows at a time */
     uint64_t arena = base_align_up(shape->info.arena_bytes, 4096);
     uint64_t workspace = p->device->table->workspace_bytes(
         p->device, shape->info.max_k, (uint32_t)base_align_up(c->ctx_tokens, 16), h->head_dim);
@@ -323,6 +342,27 @@ static bool mapping_pays(const rt_planner *p, uint64_t weight_bytes)
     return !m->pack_pays;
 }
 
+/* R9.2: what a session's caches take as its text gets longer. */
+static void fill_caches(const rt_planner *p, rt_plan *out)
+{
+    static const char *const names[] = {"full", "dynamic", "static"};
+    const lm_model *lm = p->model->lm;
+    const lm_kv_shape *s = &out->kv;
+    weir_plan *v = &out->view;
+    v->kv_cache = names[s->growth];
+    v->kv_first_bytes = lm_kv_bytes(lm, p->device, s, 0);
+    for (uint64_t n = LM_KV_STEP; v->n_kv_steps < WEIR_MAX_KV_STEPS; n *= 2) {
+        bool last = s->growth == LM_KV_FULL || n >= s->context_tokens;
+        uint32_t tokens = last ? s->context_tokens : (uint32_t)n;
+        uint64_t bytes = lm_kv_bytes(lm, p->device, s, tokens);
+        v->kv_steps[v->n_kv_steps++] =
+            (weir_kv_step){.tokens = tokens,
+                           .bytes = bytes,
+                           .peak_bytes = rt_add(bytes, lm_kv_copy_bytes(lm, p->device, s, tokens))};
+        if (last) break;
+    }
+}
+
 static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt_plan *out)
 {
     const rt_options *o = p->options;
@@ -370,7 +410,8 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
     out->max_rows = c->max_rows;
     out->max_outputs = c->max_outputs;
     out->max_batch = o->max_batch;
-    out->kv_dtype = o->kv_dtype;
+    out->kv = kv_shape(p, c);
+    fill_caches(p, out);
 }
 
 /* What a queue for reads costs here: measured, since the kernel decides which kind it is. */

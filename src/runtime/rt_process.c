@@ -54,6 +54,11 @@ void rt_ledger_read(const weir_context *c, base_ledger_view *out)
     base_ledger_read(c->env, out);
     out->bytes -= c->booked_bytes;
     out->tag_bytes[BASE_TAG_PROCESS] -= c->booked_bytes;
+    for (const weir_model *m = c->loaded; m != NULL; m = m->next_loaded) {
+        uint64_t promised = rt_sessions_promised(m);
+        out->bytes += promised;
+        out->tag_bytes[BASE_TAG_KV] += promised;
+    }
 }
 
 weir_status rt_limits_read(const weir_context *c, base_memory_limits *out, weir_error *err)

@@ -71,11 +71,19 @@ static bool reads_files(const weir_model *m)
     return rt_model_is_here(m, &none) == WEIR_OK;
 }
 
+/* Whole, however they grow in the run: what is rehearsed are passes, not growing. */
+static lm_kv_shape kv_shape(const rehearsal *r)
+{
+    lm_kv_shape shape = r->plan->kv;
+    shape.growth = LM_KV_FULL;
+    shape.context_tokens = r->ctx_tokens;
+    return shape;
+}
+
 static uint64_t cache_bytes(const rehearsal *r)
 {
-    const rt_plan *plan = r->plan;
-    return rt_mul(lm_kv_bytes(r->m->lm, r->device, plan->kv_dtype, r->ctx_tokens, plan->max_rows),
-                  plan->max_batch);
+    lm_kv_shape shape = kv_shape(r);
+    return rt_mul(lm_kv_bytes(r->m->lm, r->device, &shape, r->ctx_tokens), r->plan->max_batch);
 }
 
 /* Bytes of the stand-in, which the largest weight must fit, and whether all has room: a plan can be one for a
@@ -130,11 +138,11 @@ static weir_status create_caches(rehearsal *r, weir_error *err)
     base_env *env = r->m->env;
     const lm_hparams *h = lm_model_hparams(r->m->lm);
     uint32_t n = r->plan->max_batch;
+    lm_kv_shape shape = kv_shape(r);
     r->kv = base_alloc_array(env, BASE_TAG_RUNTIME, n, sizeof(lm_kv *), err);
     if (r->kv == NULL) return err->code;
     for (; r->n_kv < n; r->n_kv++) {
-        weir_status status = lm_kv_create(env, r->m->lm, r->device, r->plan->kv_dtype, r->ctx_tokens,
-                                          r->plan->max_rows, &r->kv[r->n_kv], err);
+        weir_status status = lm_kv_create(env, r->m->lm, r->device, NULL, &shape, &r->kv[r->n_kv], err);
         if (status != WEIR_OK) return status;
         for (uint32_t l = 0; l < h->n_layers; l++) {
             const dev_kv *kv = lm_kv_layer(r->kv[r->n_kv], l);

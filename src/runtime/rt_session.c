@@ -40,8 +40,7 @@ weir_status weir_session_create(weir_model *m, weir_session **out, weir_error *e
     s->index.before =
         base_alloc_array(m->env, BASE_TAG_RUNTIME, plan->ctx_tokens, sizeof *s->index.before, err);
     if (s->index.before == NULL) goto fail;
-    if (lm_kv_create_on(m->env, m->lm, run->device, run->source, run->plan.kv_dtype, plan->ctx_tokens,
-                        run->plan.max_rows, &s->kv, err) != WEIR_OK)
+    if (lm_kv_create(m->env, m->lm, run->device, run->source, &run->plan.kv, &s->kv, err) != WEIR_OK)
         goto fail;
     s->next = run->sessions;
     run->sessions = s;
@@ -83,6 +82,18 @@ void rt_sessions_detach(rt_loaded *run)
     run->n_sessions = 0;
 }
 
+uint64_t rt_sessions_promised(const weir_model *m)
+{
+    const rt_loaded *run = m->run;
+    const lm_kv_shape *shape = &run->plan.kv;
+    uint64_t bytes = 0;
+    if (run->source != NULL || run->sessions == NULL || shape->growth == LM_KV_FULL) return 0;
+    for (const weir_session *s = run->sessions; s != NULL; s = s->next)
+        bytes += lm_kv_bytes(m->lm, run->device, shape, shape->context_tokens) -
+                 lm_kv_bytes(m->lm, run->device, shape, lm_kv_positions(s->kv));
+    return bytes + lm_kv_copy_bytes(m->lm, run->device, shape, shape->context_tokens);
+}
+
 weir_status rt_session_check(const weir_session *s, weir_error *err)
 {
     if (s->kv == NULL || s->model->run == NULL)
@@ -117,9 +128,16 @@ void rt_session_cut(weir_session *s, uint32_t n_tokens)
     if (s->n_cached == 0 || has_lost_slots(s)) s->n_cached = s->high = 0;
 }
 
-void weir_session_reset(weir_session *s)
+/* Caches that grow give back what a sequence that has not begun does not need. */
+static void begin_anew(weir_session *s)
 {
     rt_session_cut(s, 0);
+    if (s->kv != NULL) lm_kv_shrink(s->kv, 0);
+}
+
+void weir_session_reset(weir_session *s)
+{
+    begin_anew(s);
 }
 
 weir_status weir_session_truncate(weir_session *s, uint32_t n, weir_error *err)
@@ -129,7 +147,10 @@ weir_status weir_session_truncate(weir_session *s, uint32_t n, weir_error *err)
     if (n > s->n_tokens)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "a session of %u tokens cannot be cut to %u",
                          s->n_tokens, n);
-    rt_session_cut(s, n);
+    if (n == 0)
+        begin_anew(s);
+    else
+        rt_session_cut(s, n);
     return WEIR_OK;
 }
 
@@ -198,6 +219,9 @@ weir_status rt_session_append(weir_session *s, const int32_t *tokens, size_t n, 
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "logits were asked for, but there is no token to run");
     }
+    /* At once, rather than with each pass of a long prompt. */
+    status = lm_kv_grow(s->kv, end, err);
+    if (status != WEIR_OK) return status;
     if (n != 0) memcpy(s->tokens + before, tokens, n * sizeof *tokens);
     while (s->n_cached < end) {
         uint32_t rows = (uint32_t)base_min(chunk_rows(run), end - s->n_cached);
@@ -236,6 +260,8 @@ weir_status weir_session_score(weir_session *s, const int32_t *tokens, size_t n,
     rt_loaded *run = s->model->run;
     uint32_t before = s->n_tokens, end = before + (uint32_t)n;
     uint32_t most = (uint32_t)base_min(run->plan.max_outputs, run->plan.max_rows);
+    status = lm_kv_grow(s->kv, end, err);
+    if (status != WEIR_OK) return status;
     memcpy(s->tokens + before, tokens, n * sizeof *tokens);
     while (s->n_cached < end && status == WEIR_OK) {
         uint32_t rows = (uint32_t)base_min(most, end - s->n_cached);

@@ -43,6 +43,16 @@ check "run --json: eight tokens" '[ "$(tokens "$tmp/run" | tr "," " " | wc -w)" 
 check "run --json: nothing was applied" 'tr -d "\n " <"$tmp/run" | grep -q "\"applied\":{}"'
 $run -p hello -n 2 --kv-type f32 --json >"$tmp/out" 2>/dev/null
 check "run --json: an F32 cache is recorded (R1.3)" 'tr -d "\n " <"$tmp/out" | grep -q "\"applied\":{\"kv_type\":\"f32\"}"'
+for how in dynamic static; do
+    $run -p hello -n 8 --seed 5 --kv-cache $how --json >"$tmp/out" 2>/dev/null
+    check "run --json: a cache that is $how is recorded, and the bits stay (R1.3, R11.1)" 'tr -d "\n " <"$tmp/out" | grep -q "\"applied\":{\"kv_cache\":\"$how\"}" && [ "$(field logits_hash "$tmp/out")" = "$(field logits_hash "$tmp/run")" ]'
+    "$weir" plan "$tmp/m.gguf" --ctx 2000 --no-rates --kv-cache $how >"$tmp/out"
+    check "plan: a cache that is $how has its line (R9.2)" 'grep -q "^caches   $how, .* at 1024 tokens (.* while growing), .* at 2000 tokens" "$tmp/out"'
+    "$weir" plan "$tmp/m.gguf" --ctx 2000 --no-rates --set compute.kv_cache=$how --json >"$tmp/out"
+    has "plan --json: a cache that is $how" "$tmp/out" session_cache kv_cache first_bytes at tokens bytes peak_bytes
+done
+$run -p hello -n 2 --kv-cache static 2>"$tmp/err" >/dev/null
+check "run reports a static cache (R1.3)" 'grep -q "; applied: kv-cache static" "$tmp/err"'
 $run -p hello -n 8 --seed 5 >"$tmp/text" 2>"$tmp/report"
 for word in "memory .*budget .*planned peak .*measured peak" "weights .*stay.*stream" "weights.resident .*iB" "account .*planned .*now .*peak" "prompt tokens in" "logits"; do
     check "run reports: $word" 'grep -q "$word" "$tmp/report"'

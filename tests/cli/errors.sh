@@ -48,6 +48,7 @@ refuse "a garbled float" 2 "number" $run --temp warm
 refuse "a negative temperature" 2 "--temp" $run --temp -1
 refuse "a probability above 1" 2 "--top-p" $run --top-p 1.5
 refuse "an unknown cache type" 2 "f16 or f32" $run --kv-type q4
+refuse "caches that grow in no known way" 2 "full, dynamic or static" $run --kv-cache paged
 refuse "no model" 2 "no model" "$weir" run -p hello
 refuse "two models" 2 "two models" "$weir" inspect "$tmp/m.gguf" -m "$tmp/m.gguf"
 refuse "no prompt" 2 "no prompt" "$weir" run -m "$tmp/m.gguf"

@@ -72,6 +72,8 @@ static inline void rig_open(rig *r, const rig_options *o)
     graph_options g = {.max_rows = o->max_rows, .max_outputs = o->max_outputs, .alias = o->alias};
     const lm_hparams *hp;
 
+    lm_kv_shape shape = {.dtype = o->kv_dtype, .context_tokens = o->context_tokens, .max_rows = o->max_rows};
+
     memset(r, 0, sizeof(*r));
     assert_ok(base_env_create(&r->env, &r->err), r->err);
     assert_ok(fmt_model_open(r->env, o->path, &r->file, &r->err), r->err);
@@ -87,9 +89,7 @@ static inline void rig_open(rig *r, const rig_options *o)
     r->table = calloc((size_t)hp->n_layers * o->n_sequences, sizeof(*r->table));
     r->by_layer = calloc(hp->n_layers, sizeof(*r->by_layer));
     for (uint32_t s = 0; s < o->n_sequences; s++)
-        assert_ok(lm_kv_create(r->env, r->lm, r->dev, o->kv_dtype, o->context_tokens, o->max_rows, &r->kv[s],
-                               &r->err),
-                  r->err);
+        assert_ok(lm_kv_create(r->env, r->lm, r->dev, NULL, &shape, &r->kv[s], &r->err), r->err);
     for (uint32_t l = 0; l < hp->n_layers; l++) {
         r->by_layer[l] = &r->table[(size_t)l * o->n_sequences];
         for (uint32_t s = 0; s < o->n_sequences; s++)

@@ -87,6 +87,7 @@ static void cache_sizes(void **state)
 {
     tiny t = tiny_defaults("gemma3");
     rig_options o = rig_defaults(tiny_write(&t));
+    lm_kv_shape shape = {.dtype = BASE_F16, .context_tokens = 250, .max_rows = 9};
     uint64_t bytes = 0;
     rig r;
 
@@ -99,8 +100,9 @@ static void cache_sizes(void **state)
         assert_int_equal(lm_kv_capacity(r.lm, l, 20, 9), 32);
         bytes += 2 * (uint64_t)capacity * 2 * 32 * 2;
     }
-    assert_int_equal(lm_kv_bytes(r.lm, r.dev, BASE_F16, 250, 9), base_align_up(bytes, 4096));
-    assert_int_equal(lm_kv_bytes(r.lm, r.dev, BASE_F32, 250, 9), base_align_up(2 * bytes, 4096));
+    assert_int_equal(lm_kv_bytes(r.lm, r.dev, &shape, 0), base_align_up(bytes, 4096));
+    shape.dtype = BASE_F32;
+    assert_int_equal(lm_kv_bytes(r.lm, r.dev, &shape, 0), base_align_up(2 * bytes, 4096));
     rig_close(&r);
     unlink(o.path);
 }
