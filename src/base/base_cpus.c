@@ -96,21 +96,46 @@ weir_status base_cpus_parse(const char *text, base_cpus *out, weir_error *err)
     return WEIR_OK;
 }
 
+/* Each worker to a processor of its own, or all to the whole list where they outnumber it. */
+static void set_of_worker(const base_cpus *cpus, uint32_t worker, uint32_t n_threads, cpu_set_t *set)
+{
+    CPU_ZERO(set);
+    if (n_threads <= cpus->n)
+        CPU_SET(cpus->index[worker], set);
+    else
+        for (uint32_t i = 0; i < cpus->n; i++) CPU_SET(cpus->index[i], set);
+}
+
+void base_affinity_read(base_affinity *out)
+{
+    cpu_set_t set;
+    out->n_bytes = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return;
+    out->n_bytes = sizeof set;
+    memcpy(out->mask, &set, sizeof set);
+}
+
 void base_cpus_bind(const base_cpus *cpus, uint32_t worker, uint32_t n_threads, base_affinity *saved)
 {
     cpu_set_t set;
     if (saved != NULL) saved->n_bytes = 0;
     if (cpus == NULL || cpus->n == 0) return;
-    if (saved != NULL && sched_getaffinity(0, sizeof set, &set) == 0) {
-        saved->n_bytes = sizeof set;
-        memcpy(saved->mask, &set, sizeof set);
-    }
-    CPU_ZERO(&set);
-    if (n_threads <= cpus->n)
-        CPU_SET(cpus->index[worker], &set);
-    else
-        for (uint32_t i = 0; i < cpus->n; i++) CPU_SET(cpus->index[i], &set);
+    if (saved != NULL) base_affinity_read(saved);
+    set_of_worker(cpus, worker, n_threads, &set);
     (void)sched_setaffinity(0, sizeof set, &set);
+}
+
+void base_cpus_bind_thread(pthread_t thread, const base_cpus *cpus, uint32_t worker, uint32_t n_threads,
+                           const base_affinity *unbound)
+{
+    cpu_set_t set;
+    if (cpus->n != 0) {
+        set_of_worker(cpus, worker, n_threads, &set);
+        (void)pthread_setaffinity_np(thread, sizeof set, &set);
+    } else if (unbound->n_bytes != 0) {
+        (void)pthread_setaffinity_np(thread, unbound->n_bytes,
+                                     (const cpu_set_t *)(const void *)unbound->mask);
+    }
 }
 
 void base_cpus_restore(const base_affinity *saved)

@@ -3,6 +3,7 @@
 #define WEIR_BASE_INTERNAL_H
 
 #include "base_alloc.h"
+#include "base_cpus.h"
 #include "base_fault.h"
 #include "base_file.h"
 #include "base_probe.h"
@@ -31,6 +32,12 @@ bool base_errno_retry(int error, int *tries);
 weir_status base_thread_start(base_env *env, void *(*main)(void *), void *arg, const char *name,
                               size_t stack_bytes, pthread_t *out, weir_error *err);
 void base_thread_join(base_env *env, pthread_t thread, size_t stack_bytes);
+
+/* As base_cpus_bind, for another thread; where there is no list, to what `unbound` holds. */
+void base_cpus_bind_thread(pthread_t thread, const base_cpus *cpus, uint32_t worker, uint32_t n_threads,
+                           const base_affinity *unbound);
+/* What the calling thread may use. */
+void base_affinity_read(base_affinity *out);
 
 /* Descriptors for queued reads: direct is -1 where direct reads do not work. */
 int base_file_fd(const base_file *f);

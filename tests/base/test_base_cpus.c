@@ -98,8 +98,8 @@ static void workers_are_bound_and_the_caller_only_meanwhile(void **state)
     masks m = {.seen = 0};
     cpu_set_t before, now;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    assert_status(base_pool_create_on(fix->env, 3, &cpus, &pool, &fix->err),
-                  WEIR_OK); /* more than processors */
+    assert_status(base_pool_create(fix->env, 3, &pool, &fix->err), WEIR_OK); /* more than processors */
+    base_pool_bind(pool, &cpus);
     base_cpus_bind(&cpus, 0, 3, &saved);
     for (int i = 0; i < 20000 && m.seen != 7; i++) base_pool_run(pool, note_mask, &m, 64, 1);
     base_cpus_restore(&saved);
@@ -115,6 +115,31 @@ static void workers_are_bound_and_the_caller_only_meanwhile(void **state)
     assert_true(CPU_EQUAL(&before, &now));
 }
 
+/* Workers that are there follow another list, and are free again without one. */
+static void workers_are_bound_anew(void **state)
+{
+    fixture *fix = *state;
+    uint32_t first = first_allowed();
+    base_cpus one = {.n = 1, .index = {(uint16_t)first}}, all = {.n = 0};
+    base_pool *pool = NULL;
+    cpu_set_t before;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_status(base_pool_create(fix->env, 2, &pool, &fix->err), WEIR_OK);
+    for (int turn = 0; turn < 4; turn++) {
+        masks m = {.seen = 0};
+        base_pool_bind(pool, turn % 2 == 0 ? &one : &all);
+        if (turn == 2) assert_status(base_pool_resize(pool, 3, &fix->err), WEIR_OK);
+        for (int i = 0; i < 200000 && (m.seen & 2) == 0; i++) base_pool_run(pool, note_mask, &m, 64, 1);
+        assert_true(m.seen & 2);
+        for (int i = 1; i < 3; i++) {
+            if ((m.seen >> i & 1) == 0) continue;
+            if (turn % 2 == 0) assert_true(CPU_COUNT(&m.of[i]) == 1 && CPU_ISSET(first, &m.of[i]));
+            if (turn % 2 == 1) assert_true(CPU_EQUAL(&m.of[i], &before));
+        }
+    }
+    base_pool_destroy(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -122,6 +147,7 @@ int main(void)
         TEST(bad_lists_are_refused),
         TEST(the_mask_of_the_process_counts),
         TEST(workers_are_bound_and_the_caller_only_meanwhile),
+        TEST(workers_are_bound_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* The pool: every item once, whatever the split; nothing of a run is seen after it. */
 #include "base_test.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -162,6 +163,25 @@ static void answer_roll(void *arg, uint32_t worker, size_t begin, size_t end)
     meet(&c->here, worker, begin, end);
 }
 
+/* Everybody's number; `wanted` pieces (0: four) wait for each other, so each thread takes one. */
+typedef struct roster {
+    _Atomic int here;
+    int wanted;
+    long ids[256];
+} roster;
+
+static void enlist(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    roster *r = arg;
+    struct timespec nap = {.tv_nsec = 100000};
+    int wanted = r->wanted != 0 ? r->wanted : 4;
+    (void)begin;
+    (void)end;
+    r->ids[worker] = syscall(SYS_gettid);
+    atomic_fetch_add(&r->here, 1);
+    for (int i = 0; atomic_load(&r->here) < wanted && i < 100000; i++) nanosleep(&nap, NULL);
+}
+
 /* The nanoseconds that a thread has run and how often it was given a processor, once it sleeps: when two
  * looks, a millisecond apart, find it asleep and with the same numbers. */
 static bool asleep(long id, unsigned long long ran[2])
@@ -190,7 +210,8 @@ static bool asleep(long id, unsigned long long ran[2])
     return false;
 }
 
-/* Two models that take turns: while the workers of one compute, those of the other neither spin nor wake. */
+/* Pools of two contexts that take turns: while the workers of one compute, those of the other neither spin
+ * nor wake. */
 static void an_idle_pool_leaves_the_processors_to_others(void **state)
 {
     fixture *fix = *state;
@@ -227,6 +248,159 @@ static void an_idle_pool_leaves_the_processors_to_others(void **state)
     }
     base_pool_destroy(pool[0]);
     base_pool_destroy(pool[1]);
+}
+
+/* A run on two threads of a pool of four: worker 1 is woken for it every time, workers 2 and 3 stay asleep
+ * and take nothing. */
+static void a_run_uses_no_more_threads_than_it_asked_for(void **state)
+{
+    fixture *fix = *state;
+    base_pool *pool = NULL;
+    roster all = {.here = 0};
+    unsigned long long before[2][2], after[2][2];
+    assert_status(base_pool_create(fix->env, 4, &pool, &fix->err), WEIR_OK);
+    base_pool_run(pool, enlist, &all, 4, 1);
+    assert_int_equal(all.here, 4);
+    bool counted = true;
+    for (int i = 0; i < 2; i++) counted = asleep(all.ids[2 + i], before[i]) && counted;
+    for (int run = 0; run < 50; run++) {
+        _Atomic int here = 0;
+        struct timespec nap = {.tv_nsec = run % 2 * 300000}; /* asleep, and perhaps spinning */
+        nanosleep(&nap, NULL);
+        base_pool_run_on(pool, 2, meet, &here, 2, 1);
+        assert_int_equal(here, 2);
+        tally *t = calloc(1, sizeof *t);
+        t->n_threads = 2;
+        base_pool_run_on(pool, 2, count_items, t, 1000, 7);
+        assert_false(t->wrong);
+        for (int i = 0; i < 1000; i++) assert_int_equal(t->seen[i], 1);
+        free(t);
+    }
+    for (int i = 0; counted && i < 2; i++) {
+        assert_true(asleep(all.ids[2 + i], after[i]));
+        assert_int_equal(after[i][0], before[i][0]);
+        assert_int_equal(after[i][1], before[i][1]);
+    }
+    all.here = 0; /* and all four are there when they are wanted */
+    base_pool_run(pool, enlist, &all, 4, 1);
+    assert_int_equal(all.here, 4);
+    base_pool_destroy(pool);
+}
+
+/* Callers on threads of their own, each with its own number of threads and its own data. */
+typedef struct caller {
+    base_pool *pool;
+    uint32_t n_threads;
+    struct caller *all;
+    _Atomic int inside; /* of its runs */
+    _Atomic bool together, differs;
+} caller;
+
+typedef struct step {
+    caller *who;
+    chain *data;
+} step;
+
+static void guarded_step(void *arg, uint32_t worker, size_t begin, size_t end)
+{
+    step *s = arg;
+    caller *c = s->who;
+    int inside = atomic_fetch_add(&c->inside, 1) + 1;
+    if (worker >= c->n_threads || inside > (int)c->n_threads) c->together = true;
+    for (int i = 0; i < 3; i++)
+        if (&c->all[i] != c && atomic_load(&c->all[i].inside) != 0) c->together = true;
+    chain_step(s->data, worker, begin, end);
+    atomic_fetch_sub(&c->inside, 1);
+}
+
+static void *call_often(void *arg)
+{
+    caller *c = arg;
+    chain a = {.from = {1, 2, 3}}, b = a;
+    step s = {.who = c, .data = &a};
+    for (int run = 0; run < 4000; run++) {
+        base_pool_run_on(c->pool, c->n_threads, guarded_step, &s, 64, 1 + (size_t)run % 17);
+        chain_step(&b, 0, 0, 64);
+        if (memcmp(a.to, b.to, sizeof a.to) != 0) c->differs = true;
+        memcpy(a.from, a.to, sizeof a.from);
+        memcpy(b.from, b.to, sizeof b.from);
+    }
+    return NULL;
+}
+
+/* No two runs at the same time, so never more busy threads than the larger of them has; also while workers
+ * come and go. */
+static void callers_take_turns(void **state)
+{
+    fixture *fix = *state;
+    base_pool *pool = NULL;
+    caller callers[3] = {{0}, {0}, {0}};
+    pthread_t threads[3];
+    assert_status(base_pool_create(fix->env, 4, &pool, &fix->err), WEIR_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        callers[i].pool = pool;
+        callers[i].n_threads = 2 + i;
+        callers[i].all = callers;
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, call_often, &callers[i]), 0);
+    for (uint32_t i = 0; i < 40; i++) {
+        struct timespec nap = {.tv_nsec = 500000};
+        assert_status(base_pool_resize(pool, 1 + i * 3 % 7, &fix->err), WEIR_OK);
+        assert_int_equal(base_pool_threads(pool), 1 + i * 3 % 7);
+        nanosleep(&nap, NULL);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_false(callers[i].together);
+        assert_false(callers[i].differs);
+    }
+    base_pool_destroy(pool);
+}
+
+static uint64_t bytes_of(fixture *fix, base_tag tag)
+{
+    base_ledger_view v;
+    base_ledger_read(fix->env, &v);
+    return v.tag_bytes[tag];
+}
+
+/* What a pool holds is what base_pool_bytes says; one that cannot grow is as before. */
+static void a_pool_changes_its_size(void **state)
+{
+    fixture *fix = *state;
+    base_pool *pool = NULL;
+    static const uint32_t sizes[] = {1, 5, 2, 2, 40, 3, 1};
+    assert_status(base_pool_create(fix->env, 3, &pool, &fix->err), WEIR_OK);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t runtime, process;
+        assert_status(base_pool_resize(pool, sizes[i], &fix->err), WEIR_OK);
+        base_pool_bytes(sizes[i], &runtime, &process);
+        assert_int_equal(process, (sizes[i] - 1) * (256 << 10));
+        assert_int_equal(bytes_of(fix, BASE_TAG_RUNTIME), runtime);
+        assert_int_equal(bytes_of(fix, BASE_TAG_PROCESS), process);
+        roster all = {.here = 0};
+        uint32_t n = sizes[i] < 8 ? sizes[i] : 8;
+        all.wanted = (int)n;
+        if (n > 1) base_pool_run(pool, enlist, &all, n, 1);
+        assert_int_equal(all.here, n > 1 ? n : 0);
+    }
+    assert_int_equal(base_pool_resize(pool, 0, &fix->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_int_equal(base_pool_resize(pool, 257, &fix->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_status(base_pool_resize(pool, 2, &fix->err), WEIR_OK);
+    uint64_t before = booked(fix->env);
+    for (uint64_t i = 0; i < 3; i++) {
+        base_fault_rule rule = rule_of(BASE_FAULT_THREAD_CREATE, i, false);
+        assert_status(base_fault_arm(fix->env, &rule, &fix->err), WEIR_OK);
+        assert_int_equal(base_pool_resize(pool, 5, &fix->err), WEIR_ERR_THREAD);
+        base_fault_clear(fix->env);
+        assert_int_equal(base_pool_threads(pool), 2);
+        assert_int_equal(booked(fix->env), before);
+        _Atomic int here = 0;
+        base_pool_run(pool, meet, &here, 2, 1);
+        assert_int_equal(here, 2);
+    }
+    base_pool_destroy(pool);
 }
 
 static void creating_fails_cleanly_at_every_fault(void **state)
@@ -301,6 +475,9 @@ int main(void)
         TEST(sleeping_workers_are_woken),
         TEST(the_caller_sleeps_until_the_last_has_left),
         TEST(an_idle_pool_leaves_the_processors_to_others),
+        TEST(a_run_uses_no_more_threads_than_it_asked_for),
+        TEST(callers_take_turns),
+        TEST(a_pool_changes_its_size),
         TEST(creating_fails_cleanly_at_every_fault),
         TEST(pools_come_and_go),
         TEST(cost_of_a_run),
