@@ -31,7 +31,8 @@ typedef struct weir_manager_options {
     size_t struct_size;
     const char *device; /* NULL: setting compute.device. "cpu", "sim" (of compute.simulate_vram_mb, strict),
                          * "opencl:N" */
-    uint32_t n_threads; /* of the processor, where it computes; 0: 1 */
+    uint32_t n_threads; /* of the processor, where it computes: "cpu" uses so many of the context's (weir.h),
+                         * in turn with its models; "sim" has its own. 0: 1 */
     weir_manager *peer; /* of the same context, for requests that use both devices; NULL: none */
 } weir_manager_options;
 WEIR_API void weir_manager_options_init(weir_manager_options *o);

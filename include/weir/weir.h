@@ -207,7 +207,8 @@ typedef struct weir_load_options {
     bool fewer_sessions; /* where they do not fit, but fewer do, those are planned and loaded (R14.6); the
                           * plan tells how many. Else a budget that does not suffice is refused */
     uint32_t max_batch;  /* rows of different sessions in one pass; default n_sessions */
-    uint32_t n_threads;  /* 0: all CPUs this process may use */
+    uint32_t n_threads;  /* that its passes compute on, the caller counted; 0: all CPUs this process may use.
+                          * All models of a context share one set of threads, of which each uses so many */
     uint32_t prefill_chunk; /* tokens per prefill pass; 0: chosen from the budget (never changes a bit) */
     weir_kv_type kv_type;
     weir_weights weights; /* DEFAULT: the setting memory.weights */

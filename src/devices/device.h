@@ -200,11 +200,12 @@ struct dev_device {
     const dev_table *table; /* the implementation's struct begins with this */
 };
 
-/* The CPU. cpu: a kern_select name. The device owns its pool of n_threads workers. */
+/* The CPU. cpu: a kern_select name. The device has a pool of n_threads of its own. */
 weir_status dev_cpu_create(base_env *env, const char *cpu, uint32_t n_threads, dev_device **out,
                            weir_error *err);
-/* The same with workers bound to processors; NULL: unbound. The caller binds itself (base_cpus_bind). */
-weir_status dev_cpu_create_on(base_env *env, const char *cpu, uint32_t n_threads, const base_cpus *cpus,
+/* The same on n_threads of a pool that is shared with others, which may run at the same time (base_pool.h);
+ * it outlives the device. */
+weir_status dev_cpu_create_on(base_env *env, const char *cpu, uint32_t n_threads, base_pool *pool,
                               dev_device **out, weir_error *err);
 /* A GPU played by the CPU (R12.1): memory of a given size that only operations can read, streams whose
  * copies take time and end late and out of order, and refusals. Operations are the CPU device's, so results

@@ -67,8 +67,9 @@ static weir_status open_opencl(weir_context *c, uint32_t index, dev_device **out
     return status;
 }
 
+/* A simulated device has threads of its own, as a GPU has, in an environment of its own. */
 static weir_status open_device(weir_context *c, const rt_device_options *o, uint32_t n_threads,
-                               const base_cpus *cpus, dev_device **out, weir_error *err)
+                               dev_device **out, weir_error *err)
 {
     const char *cpu = base_settings_get(c->settings, "cpu");
     dev_sim_options sim = {
@@ -80,7 +81,7 @@ static weir_status open_device(weir_context *c, const rt_device_options *o, uint
                              "a simulated device of 0 MB: set compute.simulate_vram_mb");
         return dev_sim_create(c->env, cpu, n_threads, &sim, out, err);
     case RT_DEVICE_OPENCL: return open_opencl(c, o->index, out, err);
-    default: return dev_cpu_create_on(c->env, cpu, n_threads, cpus, out, err);
+    default: return dev_cpu_create_on(c->env, cpu, n_threads, c->workers, out, err);
     }
 }
 
@@ -120,23 +121,31 @@ weir_status rt_device_manage(weir_context *c, rt_device *d, mem_manager *peer, w
     return mem_manager_create(c->env, d->device, &policy, peer, &d->manager, err);
 }
 
+static void destroy_device(weir_context *c, rt_device *d)
+{
+    mem_manager_destroy(d->manager);
+    dev_destroy(d->device);
+    rt_workers_leave(c, &d->crew);
+    base_free(c->env, d);
+}
+
 static weir_status open_new(weir_context *c, const rt_device_options *o, uint32_t n_threads,
                             const base_cpus *cpus, mem_manager *peer, rt_device **out, weir_error *err)
 {
     base_ledger_view without, with;
-    base_ledger_read(c->env, &without);
+    rt_ledger_read(c, &without);
     rt_device *d = base_alloc(c->env, BASE_TAG_RUNTIME, sizeof *d, err);
     if (d == NULL) return err->code;
     *d = (rt_device){.options = *o, .n_users = 1};
-    weir_status status = open_device(c, o, n_threads, cpus, &d->device, err);
+    weir_status status = WEIR_OK;
+    if (o->kind == RT_DEVICE_CPU) status = rt_workers_join(c, &d->crew, n_threads, cpus, err);
+    if (status == WEIR_OK) status = open_device(c, o, n_threads, &d->device, err);
     if (status == WEIR_OK && d->device->table->memory != NULL) status = rt_device_manage(c, d, peer, err);
     if (status != WEIR_OK) {
-        mem_manager_destroy(d->manager);
-        dev_destroy(d->device);
-        base_free(c->env, d);
+        destroy_device(c, d);
         return status;
     }
-    base_ledger_read(c->env, &with);
+    rt_ledger_read(c, &with);
     for (int t = 0; t < BASE_TAG_COUNT; t++) d->tag_bytes[t] = with.tag_bytes[t] - without.tag_bytes[t];
     *out = d;
     return WEIR_OK;
@@ -174,9 +183,7 @@ void rt_device_close(weir_context *c, rt_device *d)
         *at = d->next;
         break;
     }
-    mem_manager_destroy(d->manager);
-    dev_destroy(d->device);
-    base_free(c->env, d);
+    destroy_device(c, d);
 }
 
 weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, rt_device **out,
@@ -188,6 +195,7 @@ weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_vie
     *opened = d->n_users == 1;
     bool count = *opened || (m->run != NULL && m->run->target == d && m->run->opened_target);
     for (int t = 0; t < BASE_TAG_COUNT && count; t++) before->tag_bytes[t] += d->tag_bytes[t];
+    rt_workers_add(m->context, m->run != NULL ? &m->run->target->crew : NULL, before);
     *out = d;
     return WEIR_OK;
 }

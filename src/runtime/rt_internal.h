@@ -12,7 +12,7 @@
  *   rt_predict.c  how fast it will be           rt_storage.c   what storage delivers, remembered
  *   rt_rehearse.c passes run before a load      rt_calibrate.c whether packing pays
  *   rt_pack.c     packed files                  rt_policy.c    the memory check
- *   rt_runtime.c  what is where
+ *   rt_runtime.c  what is where                 rt_workers.c   the threads that compute
  *
  * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
  * functions replace a NULL err before they go on, so inside err is never NULL. */
@@ -50,7 +50,15 @@ struct weir_context {
     uint64_t booked_bytes;     /* of it, booked in the ledger under PROCESS while models are loaded */
     bool process_is_fixed;     /* the estimate is from before libcurl was opened: no run has that */
     struct rt_device *devices; /* those open that have memory of their own */
+    base_pool *workers;        /* NULL: nothing computes on the CPU (rt_workers.c) */
+    struct rt_crew *crews;     /* who uses them */
 };
+
+/* A user of the context's workers. */
+typedef struct rt_crew {
+    struct rt_crew *next;
+    uint32_t n_threads; /* of the workers, the caller counted; 0: uses none */
+} rt_crew;
 
 /* What needs the tokenizer; made at first use, freed with the model. */
 typedef struct rt_text {
@@ -73,14 +81,16 @@ typedef struct rt_device_options {
 } rt_device_options;
 
 /* What a model computes on. A device with memory of its own is opened once in a context, with one memory
- * manager: all that run on it share it and yield to each other (R7). A CPU is its user's alone. */
+ * manager: all that run on it share it and yield to each other (R7). A CPU, with its scratch memory, is its
+ * user's alone; its threads are the context's workers. */
 typedef struct rt_device {
     struct rt_device *next; /* of the context's */
     dev_device *device;
     mem_manager *manager; /* NULL: a CPU */
     rt_device_options options;
+    rt_crew crew; /* a CPU's */
     uint32_t n_users;
-    uint64_t tag_bytes[BASE_TAG_COUNT]; /* of RAM, what opening it took */
+    uint64_t tag_bytes[BASE_TAG_COUNT]; /* of RAM, what opening it took, without workers */
 } rt_device;
 
 /* Load options with every default resolved that does not depend on the budget. */
@@ -213,7 +223,8 @@ weir_status rt_network_set(weir_context *c, weir_error *err);
  * Stays the same from call to call while the measured value moves little, so that a plan holds for the load
  * after it. */
 weir_status rt_process_bytes(weir_context *c, uint64_t *bytes, weir_error *err);
-/* The ledger without what is booked for the above, and with what caches may still grow by. */
+/* The ledger without what is booked for the above, with what caches may still grow by, and without the
+ * context's workers, whose number changes with those who use them: rt_workers_add. */
 void rt_ledger_read(const weir_context *c, base_ledger_view *out);
 weir_status rt_limits_read(const weir_context *c, base_memory_limits *out, weir_error *err);
 /* What a run gets that names no budget, and what that leaves to others. */
@@ -267,18 +278,31 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
 /* need + weights, with page tables: a budget. Saturates. */
 uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes);
 
+/* ---- rt_workers.c ---- */
+/* So many threads for `crew`, the caller counted: more are started where there are fewer. cpus: what they are
+ * bound to from now on; NULL: as they are. */
+weir_status rt_workers_join(weir_context *c, rt_crew *crew, uint32_t n_threads, const base_cpus *cpus,
+                            weir_error *err);
+/* Ends those that nobody else needs. Does nothing where the crew has not joined. */
+void rt_workers_leave(weir_context *c, rt_crew *crew);
+/* Adds to *view what the workers hold for all crews but one (may be NULL). */
+void rt_workers_add(const weir_context *c, const rt_crew *but, base_ledger_view *view);
+/* Binds the workers, and the calling thread as the first of n_threads. Undo with base_cpus_restore. */
+void rt_workers_bind(const weir_context *c, const base_cpus *cpus, uint32_t n_threads, base_affinity *before);
+
 /* ---- rt_device.c ---- */
 weir_status rt_device_settings(const weir_context *c, const char *name, rt_device_options *out,
                                weir_error *err);
-/* Opens what the options name, or joins those that use it already. cpus: the processors to compute on, where
- * it is the CPU; NULL: unbound. A device's policy is that of the last who asked for it. peer: see
+/* Opens what the options name, or joins those that use it already. n_threads, cpus: the workers, where it is
+ * the CPU (rt_workers_join). A device's policy is that of the last who asked for it. peer: see
  * mem_manager_create; where it is given, the device is opened anew and for the caller alone. */
 weir_status rt_device_open(weir_context *c, const rt_device_options *o, uint32_t n_threads,
                            const base_cpus *cpus, mem_manager *peer, rt_device **out, weir_error *err);
 /* Makes sure of a manager, also for a CPU. */
 weir_status rt_device_manage(weir_context *c, rt_device *d, mem_manager *peer, weir_error *err);
 void rt_device_close(weir_context *c, rt_device *d); /* takes NULL */
-/* The device for a model, and its memory in the ledger added to *before where it is not part of it. */
+/* The device for a model; its memory in the ledger, where it is not part of *before, and that of the workers
+ * are added to it. */
 weir_status rt_device_create(weir_model *m, const rt_options *o, base_ledger_view *before, rt_device **out,
                              bool *opened, weir_error *err);
 /* Fills the planner's device part. rt_device_measured frees what it made. */
@@ -325,8 +349,9 @@ weir_status rt_rows_create(base_env *env, const rt_plan *plan, uint32_t n_layers
                            weir_error *err);
 void rt_rows_free(base_env *env, rt_rows *rows);
 /* Runs the program over the first n_rows on the processors that the options name. */
-weir_status rt_rows_run(const rt_rows *rows, graph_program *program, const rt_options *o, uint32_t n_rows,
-                        uint32_t n_outputs, atomic_bool *cancel, weir_error *err);
+weir_status rt_rows_run(const weir_context *c, const rt_rows *rows, graph_program *program,
+                        const rt_options *o, uint32_t n_rows, uint32_t n_outputs, atomic_bool *cancel,
+                        weir_error *err);
 /* What one session brings to a pass: rows [n_cached, n_cached + n_rows) of session->tokens, where those from
  * n_tokens on are guesses or not part of the sequence yet; logits for the last n_outputs of them. */
 struct rt_share {

@@ -158,7 +158,7 @@ static void read_pieces(void *arg, uint32_t worker, size_t begin, size_t end)
 weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s, weir_error *err)
 {
     weir_error failure = {0};
-    base_pool *pool = NULL;
+    rt_crew crew = {0};
     base_cpus cpus;
     base_affinity before;
     void *block = NULL;
@@ -182,15 +182,15 @@ weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *byt
     if (base_cpus_parse(base_settings_get(c->settings, "compute.cpus"), &cpus, &failure) != WEIR_OK)
         goto done;
     if (n_threads == 0) n_threads = cpus.n != 0 ? (uint32_t)base_min(cpus.n, 256) : base_cpu_count();
-    if (base_pool_create_on(c->env, n_threads, &cpus, &pool, &failure) != WEIR_OK) goto done;
+    if (rt_workers_join(c, &crew, n_threads, &cpus, &failure) != WEIR_OK) goto done;
     w->block = block;
     for (uint64_t i = 0; i < bytes / sizeof(uint64_t); i += 4096 / sizeof(uint64_t))
         ((uint64_t *)block)[i] = i + 1;
     double best = 0.0;
-    base_cpus_bind(&cpus, 0, n_threads, &before);
+    rt_workers_bind(c, &cpus, n_threads, &before);
     for (int round = 0; round < MEMORY_ROUNDS; round++) {
         double start = base_now(c->env);
-        base_pool_run(pool, read_pieces, w, bytes / MEMORY_PIECE, 4);
+        base_pool_run_on(c->workers, n_threads, read_pieces, w, bytes / MEMORY_PIECE, 4);
         double seconds = base_now(c->env) - start;
         double rate = (double)bytes / (seconds > 1e-9 ? seconds : 1e-9);
         if (rate > best) best = rate;
@@ -199,7 +199,7 @@ weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *byt
     *bytes_per_s = best;
 
 done:
-    base_pool_destroy(pool);
+    rt_workers_leave(c, &crew);
     base_pages_free(c->env, BASE_TAG_RUNTIME, block, bytes);
     base_free(c->env, w);
     if (failure.code != WEIR_OK && err != NULL) *err = failure;

@@ -39,8 +39,9 @@ void rt_rows_free(base_env *env, rt_rows *rows)
     base_free(env, rows->token);
 }
 
-weir_status rt_rows_run(const rt_rows *rows, graph_program *program, const rt_options *o, uint32_t n_rows,
-                        uint32_t n_outputs, atomic_bool *cancel, weir_error *err)
+weir_status rt_rows_run(const weir_context *c, const rt_rows *rows, graph_program *program,
+                        const rt_options *o, uint32_t n_rows, uint32_t n_outputs, atomic_bool *cancel,
+                        weir_error *err)
 {
     graph_batch batch = {
         .n_rows = n_rows,
@@ -53,7 +54,7 @@ weir_status rt_rows_run(const rt_rows *rows, graph_program *program, const rt_op
         .cancel = cancel,
     };
     base_affinity before;
-    base_cpus_bind(&o->cpus, 0, o->n_threads, &before);
+    rt_workers_bind(c, &o->cpus, o->n_threads, &before);
     weir_status status = graph_run(program, &batch, err);
     base_cpus_restore(&before);
     return status;
@@ -122,7 +123,7 @@ weir_status rt_pass_run(weir_model *m, rt_share *shares, size_t n, weir_error *e
     lay_caches(m, shares, n);
     uint32_t n_rows = lay_rows(run, shares, n, &n_outputs);
     weir_status status =
-        rt_rows_run(&run->rows, run->program, &run->options, n_rows, n_outputs, &m->cancel, err);
+        rt_rows_run(m->context, &run->rows, run->program, &run->options, n_rows, n_outputs, &m->cancel, err);
     if (status != WEIR_OK) return status;
     for (uint32_t i = 0, output = 0; i < n; output += shares[i++].n_outputs) {
         shares[i].logits = shares[i].n_outputs != 0 ? graph_result(run->program, output) : NULL;

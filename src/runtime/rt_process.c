@@ -59,6 +59,12 @@ void rt_ledger_read(const weir_context *c, base_ledger_view *out)
         out->bytes += promised;
         out->tag_bytes[BASE_TAG_KV] += promised;
     }
+    if (c->workers == NULL) return;
+    uint64_t runtime, process;
+    base_pool_bytes(base_pool_threads(c->workers), &runtime, &process);
+    out->bytes -= runtime + process;
+    out->tag_bytes[BASE_TAG_RUNTIME] -= runtime;
+    out->tag_bytes[BASE_TAG_PROCESS] -= process;
 }
 
 weir_status rt_limits_read(const weir_context *c, base_memory_limits *out, weir_error *err)

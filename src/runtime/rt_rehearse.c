@@ -231,7 +231,7 @@ static weir_status run_pass(rehearsal *r, const kind *k, atomic_bool *cancel, we
         r->rows.sequence[i] = k->prompt ? 0 : i;
         r->rows.output_row[i] = k->prompt ? k->n_rows - 1 : i;
     }
-    return rt_rows_run(&r->rows, r->program, r->options, k->n_rows, n_outputs, cancel, err);
+    return rt_rows_run(r->m->context, &r->rows, r->program, r->options, k->n_rows, n_outputs, cancel, err);
 }
 
 static uint64_t weights_done(const rehearsal *r)

@@ -2,11 +2,13 @@
  * the bits that one worker gives. */
 #include "devices/device.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -229,26 +231,33 @@ static dev_op op_for(bench *t, dev_opcode code)
 }
 
 /* All operations in turn, each on what the ones before left; the hash of all they wrote after each. */
-static void run_all(const char *cpu, uint32_t n_threads, uint64_t *hashes)
+static weir_status run_ops(dev_device *d, uint64_t *hashes, weir_error *why)
 {
-    base_env *env = open_env();
-    dev_device *d;
     bench t;
+    weir_status status = d->table->reserve_workspace(d, COLS, 48, 64, why);
 
-    assert_ok(dev_cpu_create(env, cpu, n_threads, &d, &err));
-    assert_ok(d->table->reserve_workspace(d, COLS, 48, 64, &err));
     bench_open(&t);
-    for (int code = 0; code < DEV_OP_COUNT; code++) {
+    for (int code = 0; code < DEV_OP_COUNT && status == WEIR_OK; code++) {
         dev_op op = op_for(&t, (dev_opcode)code);
         uint64_t h = 0xCBF29CE484222325u;
 
-        assert_ok(d->table->run(d, &op, &err));
+        status = d->table->run(d, &op, why);
         h = hash(h, t.out, (size_t)ROWS * COLS * sizeof(float));
         h = hash(h, t.table, (size_t)ROWS * 64 * sizeof(float));
         h = hash(h, t.k, (size_t)2 * 48 * COLS * 2);
         hashes[code] = hash(h, t.v, (size_t)2 * 48 * COLS * 2);
     }
     bench_close(&t);
+    return status;
+}
+
+static void run_all(const char *cpu, uint32_t n_threads, uint64_t *hashes)
+{
+    base_env *env = open_env();
+    dev_device *d;
+
+    assert_ok(dev_cpu_create(env, cpu, n_threads, &d, &err));
+    assert_ok(run_ops(d, hashes, &err));
     dev_destroy(d);
     close_env(env);
 }
@@ -266,6 +275,62 @@ static void cutting_changes_no_bit(void **state)
             if (one[code] != many[code])
                 fail_msg("%s on %u workers: other bits", dev_op_name((dev_opcode)code), threads);
     }
+}
+
+/* Devices on one pool, each used by a thread of its own, with another number of its workers. */
+typedef struct sharer {
+    base_env *env;
+    base_pool *pool;
+    uint32_t n_threads;
+    uint64_t hashes[DEV_OP_COUNT];
+    const uint64_t *wanted;
+    uint32_t runs, wrong;
+    weir_error why;
+} sharer;
+
+static void *share(void *arg)
+{
+    sharer *s = arg;
+    dev_device *d;
+
+    for (; s->runs < 20; s->runs++) {
+        if (dev_cpu_create_on(s->env, "auto", s->n_threads, s->pool, &d, &s->why) != WEIR_OK) break;
+        if (run_ops(d, s->hashes, &s->why) != WEIR_OK) s->wrong++;
+        s->wrong += memcmp(s->hashes, s->wanted, sizeof(s->hashes)) != 0;
+        dev_destroy(d);
+    }
+    return NULL;
+}
+
+static void devices_share_workers(void **state)
+{
+    base_env *env = open_env();
+    base_pool *pool;
+    pthread_t threads[3];
+    sharer all[3];
+    uint64_t one[DEV_OP_COUNT];
+
+    (void)state;
+    run_all("ref", 1, one);
+    assert_ok(base_pool_create(env, 4, &pool, &err));
+    for (uint32_t i = 0; i < 3; i++) {
+        all[i] = (sharer){.env = env, .pool = pool, .n_threads = 2 + i, .wanted = one};
+        assert_int_equal(pthread_create(&threads[i], NULL, share, &all[i]), 0);
+    }
+    for (int i = 0; i < 20; i++) { /* workers come and go meanwhile */
+        struct timespec nap = {.tv_nsec = 1000000};
+
+        assert_ok(base_pool_resize(pool, 1 + (uint32_t)i % 5, &err));
+        nanosleep(&nap, NULL);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        if (all[i].runs != 20 || all[i].wrong != 0)
+            fail_msg("device %d: %u runs, %u of them wrong; %s", i, all[i].runs, all[i].wrong,
+                     all[i].why.message);
+    }
+    base_pool_destroy(pool);
+    close_env(env);
 }
 
 /* ---- one row over many positions: workers share its cache heads ---- */
@@ -418,6 +483,7 @@ int main(void)
         cmocka_unit_test(forms),
         cmocka_unit_test(workspace),
         cmocka_unit_test(cutting_changes_no_bit),
+        cmocka_unit_test(devices_share_workers),
         cmocka_unit_test(sharing_a_cache_head_changes_no_bit),
         cmocka_unit_test(packed_rows_give_the_same_bits),
     };

@@ -1,4 +1,4 @@
-/* The CPU as a device: a kernel table, a pool of workers, and scratch for each of them.
+/* The CPU as a device: a kernel table, workers, and scratch for each of them.
  *
  * Everything that is allocated is allocated here, before the first operation; running allocates nothing. */
 #include "dev_cpu_internal.h"
@@ -20,7 +20,7 @@ static void cpu_destroy(dev_device *device)
     dev_cpu *d = (dev_cpu *)(void *)device;
 
     if (d->scratch != NULL) base_pages_free(d->env, BASE_TAG_WORKSPACE, d->scratch, d->scratch_bytes);
-    base_pool_destroy(d->pool);
+    base_pool_destroy(d->own);
     base_free(d->env, d);
 }
 
@@ -130,10 +130,19 @@ static const dev_table cpu_table = {
 weir_status dev_cpu_create(base_env *env, const char *cpu, uint32_t n_threads, dev_device **out,
                            weir_error *err)
 {
-    return dev_cpu_create_on(env, cpu, n_threads, NULL, out, err);
+    base_pool *pool;
+    weir_status status = base_pool_create(env, n_threads, &pool, err);
+
+    if (status != WEIR_OK) return status;
+    status = dev_cpu_create_on(env, cpu, n_threads, pool, out, err);
+    if (status == WEIR_OK)
+        ((dev_cpu *)(void *)*out)->own = pool;
+    else
+        base_pool_destroy(pool);
+    return status;
 }
 
-weir_status dev_cpu_create_on(base_env *env, const char *cpu, uint32_t n_threads, const base_cpus *cpus,
+weir_status dev_cpu_create_on(base_env *env, const char *cpu, uint32_t n_threads, base_pool *pool,
                               dev_device **out, weir_error *err)
 {
     const kern_table *kern;
@@ -147,11 +156,7 @@ weir_status dev_cpu_create_on(base_env *env, const char *cpu, uint32_t n_threads
     d->env = env;
     d->kern = kern;
     d->n_threads = n_threads;
-    status = base_pool_create_on(env, n_threads, cpus, &d->pool, err);
-    if (status != WEIR_OK) {
-        base_free(env, d);
-        return status;
-    }
+    d->pool = pool;
     *out = &d->device;
     return WEIR_OK;
 }

@@ -9,7 +9,8 @@ typedef struct dev_cpu {
     dev_device device; /* first: the table's functions get a pointer to it */
     base_env *env;
     const kern_table *kern;
-    base_pool *pool;
+    base_pool *pool; /* perhaps of others too, with more threads than ours */
+    base_pool *own;  /* the same, or NULL */
     uint32_t n_threads;
     uint8_t *scratch;       /* n_threads pieces of scratch_stride bytes */
     uint64_t scratch_bytes; /* all of them */

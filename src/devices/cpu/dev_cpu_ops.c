@@ -49,7 +49,7 @@ static void cpu_split(const dev_cpu *d, base_task_fn fn, cpu_task *task, size_t 
     if (d->n_threads == 1 || cost < INLINE_COST || n <= grain)
         fn(task, 0, 0, n);
     else
-        base_pool_run(d->pool, fn, task, n, grain);
+        base_pool_run_on(d->pool, d->n_threads, fn, task, n, grain);
 }
 
 /* Items per task such that each worker gets at least so many tasks and, at equal speed, all end together: of
