@@ -282,6 +282,52 @@ static void kept_memory(void **state)
     free(r);
 }
 
+typedef struct carried {
+    rig *r;
+    void *from, *to;
+} carried;
+
+static weir_status put_there(void *arg, weir_error *err)
+{
+    carried *c = arg;
+    return mem_source_upload(c->r->s, c->from, c->r->f.data, 100000, err);
+}
+
+static weir_status get_back(void *arg, weir_error *err)
+{
+    carried *c = arg;
+    memset(c->r->got, 0, sizeof c->r->got);
+    return mem_source_download(c->r->s, c->r->got, c->to, 100000, err);
+}
+
+/* R9.2: what grows on a device is copied there, between passes; a copy that fails leaves a device that works.
+ */
+static void copies(void **state)
+{
+    (void)state;
+    rig *r = calloc(1, sizeof *r);
+    carried c = {.r = r};
+    rig_open(r, (dev_sim_options){.strict = true, .chaos_seed = 5}, policy_of(0, MEM_VRAM_AUTO));
+    fixture *f = &r->f;
+    const base_fault_rule rule = {.site = BASE_FAULT_COPY, .for_good = true, .length = -1};
+    assert_status(make(r, 0), WEIR_OK);
+    assert_status(mem_source_alloc(r->s, 100000, "small", &c.from, &f->err), WEIR_OK);
+    assert_status(mem_source_alloc(r->s, 200000, "large", &c.to, &f->err), WEIR_OK);
+    assert_status(mem_source_run(r->s, NULL, put_there, &c, &f->err), WEIR_OK);
+    assert_status(base_fault_arm(f->env, &rule, &f->err), WEIR_OK);
+    assert_status(mem_source_copy(r->s, c.to, c.from, 100000, &f->err), WEIR_ERR_DEVICE);
+    base_fault_clear(f->env);
+    assert_status(mem_source_copy(r->s, c.to, c.from, 60000, &f->err), WEIR_OK);
+    assert_status(mem_source_copy(r->s, (uint8_t *)c.to + 60000, (uint8_t *)c.from + 60000, 40000, &f->err),
+                  WEIR_OK);
+    mem_source_free(r->s, c.from);
+    assert_status(mem_source_run(r->s, NULL, get_back, &c, &f->err), WEIR_OK);
+    assert_memory_equal(r->got, f->data, 100000);
+    mem_source_free(r->s, c.to);
+    rig_close(r);
+    free(r);
+}
+
 typedef struct misuse {
     rig *r;
     void *address, *norm;
@@ -422,9 +468,9 @@ static void faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decisions),   cmocka_unit_test(limits),  cmocka_unit_test(same_bytes),
-        cmocka_unit_test(kept_memory), cmocka_unit_test(outside), cmocka_unit_test(cancelled),
-        cmocka_unit_test(runs_again),  cmocka_unit_test(faults),
+        cmocka_unit_test(decisions),   cmocka_unit_test(limits),     cmocka_unit_test(same_bytes),
+        cmocka_unit_test(kept_memory), cmocka_unit_test(copies),     cmocka_unit_test(outside),
+        cmocka_unit_test(cancelled),   cmocka_unit_test(runs_again), cmocka_unit_test(faults),
     };
     return cmocka_run_group_tests_name("memory: programs on a device", tests, NULL, NULL);
 }

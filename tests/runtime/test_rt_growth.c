@@ -383,31 +383,55 @@ static void test_bad_setting(void **state)
 
 /* ---- on a device ---- */
 
-/* R11.1: the same bits in the device's memory, within what is kept for it. */
+static uint64_t kept_now(const fixture *f, uint64_t *peak)
+{
+    base_ledger_view v;
+    base_ledger_read(f->context->env, &v);
+    if (peak != NULL) *peak = v.device_tag_peak_bytes[BASE_DEVICE_KEPT];
+    return v.device_tag_bytes[BASE_DEVICE_KEPT];
+}
+
+/* The story in whole caches on the CPU, and in all kinds on a device, within what its plan keeps there. */
+static void compare_on(fixture *f, const char *arch, const char *device)
+{
+    uint64_t wanted = 0, peak;
+    for (size_t g = 0; g < 4; g++) {
+        weir_load_options o = load_options(CTX, 2);
+        o.n_sessions = 2;
+        o.prefill_chunk = 512;
+        set(f, "compute.device", g == 0 ? "cpu" : device);
+        weir_model *m = load(f, arch, g == 0 ? "full" : growths[g - 1], &o);
+        uint64_t before = kept_now(f, NULL), hash = story(f, m);
+        if (g == 0) wanted = hash;
+        assert_true(hash == wanted && hash != WEIR_HASH_SEED);
+        assert_int_equal(kept_now(f, &peak), before);
+        if (g != 0) assert_in_range(peak, before + 1, m->run->plan.device_need_bytes + 65536);
+        weir_model_close(m);
+    }
+}
+
+/* R9.2, R11.1: the same bits in the device's memory. */
 static void test_on_a_device(void **state)
 {
     fixture *f = *state;
-    for (size_t a = 0; a < 4; a += 3) {
-        uint64_t wanted = 0;
-        for (size_t g = 0; g < 4; g++) {
-            weir_load_options o = load_options(CTX, 2);
-            o.n_sessions = 2;
-            o.prefill_chunk = 512;
-            set(f, "compute.device", g == 0 ? "cpu" : "sim");
-            set(f, "compute.simulate_vram_mb", "64");
-            weir_model *m = load(f, archs[a], g == 0 ? "full" : growths[g - 1], &o);
-            uint64_t hash = story(f, m);
-            if (g == 0) wanted = hash;
-            assert_true(hash == wanted && hash != WEIR_HASH_SEED);
-            if (g != 0) {
-                base_ledger_view v;
-                base_ledger_read(env_of(f), &v);
-                assert_true(v.device_tag_peak_bytes[BASE_DEVICE_KEPT] <=
-                            m->run->plan.device_need_bytes + 65536);
-            }
-            weir_model_close(m);
-        }
+    set(f, "compute.simulate_vram_mb", "64");
+    compare_on(f, "llama", "sim");
+    compare_on(f, "gemma3", "sim");
+}
+
+/* R9.2, R11.1 */
+static void test_on_opencl(void **state)
+{
+    fixture *f = *state;
+    weir_device_info info;
+    uint32_t n = 0;
+    char note[128];
+    assert_ok(f, weir_devices_list(f->context, &info, 1, &n, note, sizeof note, &f->err));
+    if (n == 0) {
+        print_message("no OpenCL device: %s\n", note);
+        skip();
     }
+    compare_on(f, "gemma3", "opencl:0");
 }
 
 /* X5: allocations and copies of a growth there fail. */
@@ -420,7 +444,9 @@ static void test_device_faults(void **state)
     set(f, "compute.simulate_vram_mb", "64");
     weir_load_options o = load_options(CTX, 1);
     weir_model *m = load(f, "llama", "dynamic", &o);
+    uint64_t before = kept_now(f, NULL);
     weir_session *s = new_session(f, m);
+    assert_int_equal(kept_now(f, NULL), before);
     logits_of(f, s, tokens, 400);
     uint64_t wanted = logits_of(f, s, tokens + 400, 300);
     const base_fault_site sites[] = {BASE_FAULT_DEVICE_ALLOC, BASE_FAULT_COPY};
@@ -440,6 +466,8 @@ static void test_device_faults(void **state)
         if (status != WEIR_OK) assert_int_equal(logits_of(f, s, tokens + 400, 300), wanted);
     }
     assert_true(errors >= 8);
+    weir_session_reset(s);
+    assert_int_equal(kept_now(f, NULL), before);
     weir_session_destroy(s);
     weir_model_close(m);
 }
@@ -457,6 +485,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_no_room, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_bad_setting, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_on_a_device, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_on_opencl, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_device_faults, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

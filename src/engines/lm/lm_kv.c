@@ -217,11 +217,8 @@ void lm_kv_shrink(lm_kv *kv, uint32_t n_positions)
     uint32_t room = lm_kv_room(&kv->shape, n_positions);
 
     if (kv->shape.growth == LM_KV_FULL) return;
-    /* Those of a device are not cut but copied, which is not worth it for nothing that stays. */
-    for (uint32_t i = 0; i < kv->n_layers; i++) {
-        uint32_t capacity = capacity_at(kv->lm, &kv->shape, i, room);
-        shrink_layer(kv, &kv->layers[i], capacity);
-    }
+    for (uint32_t i = 0; i < kv->n_layers; i++)
+        shrink_layer(kv, &kv->layers[i], capacity_at(kv->lm, &kv->shape, i, room));
     kv->n_positions = (uint32_t)base_min(room, kv->n_positions);
 }
 
