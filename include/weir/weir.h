@@ -331,6 +331,8 @@ WEIR_API void weir_session_destroy(weir_session *s); /* takes NULL */
 /* Tokens of the sequence. The one that weir_generate sampled last has not run yet; it goes in front of the
  * next run. */
 WEIR_API uint32_t weir_session_position(const weir_session *s);
+/* Back to no tokens; caches that grow (setting compute.kv_cache) give their memory back. So does cutting to
+ * 0. */
 WEIR_API void weir_session_reset(weir_session *s);
 /* Cuts the sequence back to its first n_tokens; INVALID_ARGUMENT when it has fewer. What a sliding window has
  * overwritten since is computed anew by the next run, with the same bits. */

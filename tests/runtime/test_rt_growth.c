@@ -204,6 +204,9 @@ static void test_plan_holds(void **state)
             uint64_t first = caches_now(f);
             assert_int_equal(first, 3 * m->run->plan.view.kv_first_bytes);
             assert_true(a != 0 || planned_caches(m) - first > 4 * MIB);
+            assert_ok(f, weir_session_append(s[0], tokens, 512, NULL, &f->err)); /* touches activations */
+            weir_session_reset(s[0]);
+            assert_int_equal(caches_now(f), first);
             assert_ok(f, base_process_memory_read(&before, &f->err));
             for (int i = 0; i < 3; i++)
                 for (int at = 0; at < CTX; at += 100)
@@ -272,8 +275,6 @@ static void test_beside_another(void **state)
     small.mem_bytes = (p.smallest_bytes + p.whole_bytes) / 2;
     assert_ok(f, weir_model_load(other, &small, &f->err));
     assert_true(other->run->plan.tag_bytes[BASE_TAG_KV] > planned_caches(m));
-    base_ledger_view v;
-    base_ledger_read(f->context->env, &v);
     assert_ok(f, weir_session_append(s, tokens, 1000, NULL, &f->err));
     assert_ok(f, weir_session_append(s, tokens, CTX - 1000, NULL, &f->err));
     weir_session_destroy(s);
@@ -325,6 +326,29 @@ static void test_faults(void **state)
             weir_model_close(m);
         }
     }
+}
+
+/* X5: what is there from the start in a session with static caches. */
+static void test_faults_of_creating(void **state)
+{
+    fixture *f = *state;
+    weir_load_options o = load_options(CTX, 1);
+    weir_model *m = load(f, "llama", "static", &o);
+    weir_session *s;
+    uint64_t baseline = held(f), failed = 0;
+    for (;; failed++) {
+        arm(f, BASE_FAULT_HOST_ALLOC, failed, true);
+        weir_status status = weir_session_create(m, &s, &f->err);
+        base_fault_clear(env_of(f));
+        if (status == WEIR_OK) break;
+        assert_int_equal(status, WEIR_ERR_OUT_OF_MEMORY);
+        assert_int_equal(held(f), baseline);
+    }
+    assert_int_equal(failed, 4 + 3); /* session, tokens, index, caches, three layers */
+    assert_int_equal(caches_now(f), 3 * layer_bytes(512));
+    weir_session_destroy(s);
+    assert_int_equal(held(f), baseline);
+    weir_model_close(m);
 }
 
 /* R3.1, X3: beyond the ledger's limit nothing grows: not a prompt, nor any session of a shared pass where one
@@ -482,6 +506,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_plan_says, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_beside_another, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_faults, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_faults_of_creating, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_no_room, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_bad_setting, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_on_a_device, fixture_setup, fixture_teardown),
