@@ -190,8 +190,8 @@ static void print_fit(const weir_plan *p)
                weir_size_text(p->weight_bytes_per_pass, a), weir_size_text(p->streamed_bytes_per_pass, b));
         return;
     }
-    printf("does not fit: %s are missing; what would fit: --mem %s", weir_size_text(p->missing_bytes, a),
-           weir_size_text(p->fit_mem_bytes, b));
+    printf("does not fit: %s are missing; what would fit: --mem %lluMiB", weir_size_text(p->missing_bytes, a),
+           (unsigned long long)(p->fit_mem_bytes >> 20)); /* as it is typed */
     if (p->fit_ctx_tokens != 0) printf(", or --ctx %u", p->fit_ctx_tokens);
     if (p->fit_sessions != 0) printf(", or --sessions %u", p->fit_sessions);
     if (p->fit_kv_f16) printf(", or --kv-type f16");
@@ -314,9 +314,10 @@ static int plan_one(const cli_common *c, weir_model *model, bool rates, bool exp
 
 int cli_plan(int argc, char **argv)
 {
+    const uint32_t not_given = UINT32_MAX;
     cli_common c;
     bool formula = false, no_rates = false, explain = false;
-    uint32_t sessions = 0;
+    uint32_t sessions = not_given;
     if (cli_wants_formula(argc, argv)) return cli_formula(argc, argv);
     cli_common_init(&c, "plan");
     cli_args a = {.command = "plan",
@@ -338,13 +339,14 @@ int cli_plan(int argc, char **argv)
             "plan from plain numbers; see weir plan --formula --help");
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
-    if (sessions != 0) c.load.n_sessions = sessions;
+    if (sessions == 0) return cli_usage("plan", "--sessions 0: one is the least");
+    if (sessions != not_given) c.load.n_sessions = sessions;
     weir_context *context;
     weir_model *model;
     rc = cli_open(&c, &context, &model);
     if (rc != CLI_OK) return rc;
     bool table =
-        c.load.mem_bytes == 0 && c.load.ctx_tokens == 0 && sessions == 0 && c.load.prefill_chunk == 0;
+        c.load.mem_bytes == 0 && c.load.ctx_tokens == 0 && sessions == not_given && c.load.prefill_chunk == 0;
     rc = table ? cli_plan_table(&c, model, !no_rates) : plan_one(&c, model, !no_rates, explain);
     weir_model_close(model);
     weir_context_destroy(context);

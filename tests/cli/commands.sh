@@ -96,6 +96,12 @@ has "plan --json" "$tmp/out" budget_bytes planned_peak_bytes smallest_bytes whol
 check "plan of a budget that does not fit: exit 1, fits false, what is missing" '[ $? = 1 ] && valid "$tmp/out" && [ "$(field fits "$tmp/out")" = false ] && [ "$(field missing_bytes "$tmp/out")" -gt 0 ]'
 "$weir" plan "$tmp/m.gguf" --mem 6MiB --ctx 64 >"$tmp/out" 2>/dev/null
 check "plan: every size has its unit" 'grep -q "smallest budget.*iB" "$tmp/out" && ! grep -E "^  .*[0-9] *$" "$tmp/out"'
+"$weir" plan "$tmp/m.gguf" --mem 1MiB --ctx 64 >"$tmp/out" 2>/dev/null
+fit=$(sed -n 's/.*what would fit: --mem \([^ ,]*\).*/\1/p' "$tmp/out")
+"$weir" plan "$tmp/m.gguf" --mem "$fit" --ctx 64 --no-rates >"$tmp/out" 2>/dev/null
+check "plan: the budget that would fit can be typed as it stands ($fit)" '[ $? = 0 ] && grep -q "^fits" "$tmp/out"'
+"$weir" plan "$tmp/m.gguf" --sessions 0 >"$tmp/out" 2>"$tmp/err"
+check "plan for no sessions is refused" '[ $? = 2 ] && grep -q "sessions 0" "$tmp/err"'
 # A file in memory: each read has ended when it is queued, which once made the measuring of rates endless.
 if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && mem=$(mktemp -d /dev/shm/weir-XXXXXX); then
     trap 'rm -rf "$tmp" "$mem"' EXIT
