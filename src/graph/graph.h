@@ -77,6 +77,7 @@ typedef struct graph_info {
     uint64_t staging_bytes;   /* gathered embedding rows: a part of unaliased_bytes */
     uint64_t host_bytes;      /* with a source: what is left in host memory, rows on their way and results */
     uint64_t weight_bytes;    /* read by one pass with outputs */
+    uint64_t inner_bytes;     /* of them, by one without */
     uint64_t macs_per_row;    /* multiply-adds of the products */
     uint32_t n_ops, n_tensors;
     size_t max_k; /* longest row of a product */

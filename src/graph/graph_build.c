@@ -290,6 +290,7 @@ graph_id graph_matmul(graph_program *p, graph_id x, graph_weight w, graph_weight
                   base_dtype_get(w.dtype)->name);
         return -1;
     }
+    if (p->first_output_op == GRAPH_NONE) p->info.inner_bytes = p->info.weight_bytes;
     p->info.macs_per_row += (uint64_t)w.n_rows * w.cols;
     if (w.cols > p->info.max_k) p->info.max_k = w.cols;
     op.a = product_input(p, x, w.dtype);

@@ -135,6 +135,26 @@ static void quantized_once_per_form(void **state)
     graph_program_destroy(p);
 }
 
+/* What is read without outputs ends where they are selected. */
+static void inner_bytes(void **state)
+{
+    fixture *f = *state;
+    graph_options o = {.max_rows = 2, .max_outputs = 1, .alias = true};
+    graph_weight none = {.id = MEM_NO_WEIGHT};
+    graph_program *p;
+    graph_info info;
+    graph_id x;
+
+    assert_status(f, graph_program_create(f->env, f->dev, f->c, &o, &p, &f->err), WEIR_OK);
+    x = graph_matmul(p, graph_embed(p, f->table, 1), f->matrix[0][1][1], none);
+    x = graph_matmul(p, graph_select_outputs(p, x), f->matrix[2][1][1], none);
+    assert_status(f, graph_finish(p, x, &f->err), WEIR_OK);
+    graph_program_info(p, &info);
+    assert_int_equal(info.inner_bytes, 256 * 256 * 4);
+    assert_int_equal(info.weight_bytes, info.inner_bytes + 256 * 256 / 32 * 34);
+    graph_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +162,7 @@ int main(void)
         cmocka_unit_test(arena_is_near_the_peak),
         cmocka_unit_test(sharing_changes_no_bit),
         cmocka_unit_test(quantized_once_per_form),
+        cmocka_unit_test(inner_bytes),
     };
 
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
