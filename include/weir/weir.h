@@ -280,13 +280,14 @@ WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, 
  * remembered or measured where the setting io.probe is off. */
 WEIR_API weir_status weir_model_storage(weir_model *m, bool measure, weir_storage *out, weir_error *err);
 
-/* Tokens per second. The range: from the worst to the best of the windows in which it was measured, without a
- * fifth of them at either end, and 15 % further for how a machine's own speed shifts from minute to minute.
- */
+/* Tokens per second, of the mean pass. The range: by how much the slowest and the fastest of the windows in
+ * which all kinds of pass were measured, over some seconds, differ from the mean of their kind. A machine
+ * that changes its speed more than that from minute to minute leaves it. */
 typedef struct weir_rate {
     double low, likely, high;
 } weir_rate;
 
+#define WEIR_NOTE_BYTES 192
 /* How fast a model will be at the beginning of a conversation, when it has got under way. */
 typedef struct weir_prediction {
     size_t struct_size;
@@ -299,14 +300,16 @@ typedef struct weir_prediction {
     weir_rate all_sessions;                 /* max_batch sessions in shared passes, added up */
     weir_rate prefill; /* a prompt of 256 tokens or one pass, logits for its last; prefill_rows a pass */
     uint32_t prefill_rows;
+    char note[WEIR_NOTE_BYTES]; /* empty; or what could not be rehearsed, and what was taken in its place */
 } weir_prediction;
 /* For what weir_model_plan would give, in a few seconds: the plan's passes are rehearsed, with real reads of
  * what streams and stand-ins for what stays. storage_bytes_per_s: 0 is this machine's storage, measured first
  * where nothing is known of it; a rate that is given is taken in its place, with the plan's ring played
  * through. Rehearsing takes no more memory than the plan has, of weights that stay at most 512 MiB; a pass
  * that takes more than two seconds is cut and told from its part. Measuring storage takes up to 32 MiB.
- * Errors: BUDGET where the plan does not fit, OUT_OF_MEMORY where it is for a larger machine and this one has
- * not even room for that, INVALID_ARGUMENT while the model is loaded, and those of reading. */
+ * weir_model_cancel ends it. Errors: BUDGET where the plan does not fit, OUT_OF_MEMORY where it is for a
+ * larger machine and this one has not even room for that, INVALID_ARGUMENT while the model is loaded,
+ * CANCELLED, and those of reading. */
 WEIR_API weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
                                         weir_prediction *out, weir_error *err);
 

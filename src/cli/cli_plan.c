@@ -220,6 +220,7 @@ static void print_speed(const plan_report *r)
     else
         printf(", nothing streams");
     putchar('\n');
+    if (s->note[0] != '\0') printf("         %s\n", s->note);
 }
 
 static void print_plan(const plan_report *r, bool explain)

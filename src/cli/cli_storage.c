@@ -74,6 +74,7 @@ json_t *cli_json_prediction(const weir_prediction *p)
     json_object_set_new(j, "storage_bytes_per_s", cli_json_real(p->storage_bytes_per_s));
     json_object_set_new(j, "compute_bytes_per_s", cli_json_real(p->compute_bytes_per_s));
     json_object_set_new(j, "latency_seconds", cli_json_real(p->latency_seconds));
+    json_object_set_new(j, "note", p->note[0] != '\0' ? json_string(p->note) : json_null());
     return j;
 }
 

@@ -448,6 +448,10 @@ typedef struct rt_rehearsed {
 /* Tokens of the prompt whose passes are rehearsed: whole passes of the plan's, RT_TEXT_TOKENS at most or one
  * of them. */
 uint32_t rt_rehearsed_prompt(const rt_plan *plan);
+/* What a pass takes that ended before its end, with so many bytes of weights done. `inner`: those in front of
+ * the head, `all`: with it. Where rows of a prompt have no use for the head but the last, it takes what it
+ * does in a pass of one row (`one`); else, and with one = 0 for a pass without a head, time goes by bytes. */
+double rt_whole_pass(double seconds, uint64_t done, uint64_t inner, uint64_t all, bool prompt, double one);
 /* Runs passes of the kinds that `passes` has bits of, with the weights placed as `mem` says but for stand-ins
  * of stand_in_bytes; the model is not loaded. Some tenths of a second for each kind; a pass of seconds is
  * cut.

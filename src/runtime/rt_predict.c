@@ -3,9 +3,7 @@
  * plan's ring is played through with what that took (mem_plan_predict). */
 #include "rt_internal.h"
 
-/* How far this machine's own speed is off after a minute, beside what windows of one second tell: other
- * programs, other guests of the same host, storage that is shared. */
-#define SHIFT 0.15
+#include <stdio.h>
 
 /* A model whose file this is; measured where nothing is known of its storage, since that decides the ring. */
 static weir_status storage_rate(weir_model *m, double given, weir_prediction *out, weir_error *err)
@@ -43,18 +41,31 @@ static void leave_out_waiting(rt_rehearsed *r)
     }
 }
 
+static bool lacks_room(weir_status status)
+{
+    return status == WEIR_ERR_OUT_OF_MEMORY || status == WEIR_ERR_BUDGET;
+}
+
 /* What they take when all weights are in memory; where there is no room for that, what the plan's take less
- * the waiting. `known`: those, where they were rehearsed already. */
+ * the waiting, and `note` says so. `known`: those, where they were rehearsed already. */
 static weir_status without_storage(weir_model *m, dev_device *device, const rt_options *o,
                                    const rt_plan *plan, uint32_t passes, const rt_rehearsed *known,
-                                   rt_rehearsed *out, weir_error *err)
+                                   rt_rehearsed *out, char note[WEIR_NOTE_BYTES], weir_error *err)
 {
+    weir_error why = {0};
     mem_plan whole;
     uint64_t bytes;
     weir_status status = mem_plan_make(m->component, UINT64_MAX, &whole, err);
     if (status != WEIR_OK) return status;
-    if (whole_has_room(m, plan, &whole, &bytes))
-        return rt_rehearse(m, device, o, plan, &whole, bytes, passes, out, err);
+    if (whole_has_room(m, plan, &whole, &bytes)) {
+        status = rt_rehearse(m, device, o, plan, &whole, bytes, passes, out, &why);
+        if (status != WEIR_OK && !lacks_room(status)) *err = why;
+        if (!lacks_room(status)) return status;
+    }
+    snprintf(note, WEIR_NOTE_BYTES,
+             "no room to rehearse with all weights in memory: computing is what streaming passes take less "
+             "their waiting");
+    status = WEIR_OK;
     if (known != NULL)
         *out = *known;
     else
@@ -87,9 +98,7 @@ static weir_status play(const weir_model *m, const rt_plan *plan, const weir_pre
 static weir_rate rate_of(double tokens, rt_pass_time t)
 {
     if (!(t.best > 0)) t.best = t.likely = t.worst = 1e-9;
-    return (weir_rate){.low = tokens / (t.worst * (1 + SHIFT)),
-                       .likely = tokens / t.likely,
-                       .high = tokens / (t.best * (1 - SHIFT))};
+    return (weir_rate){.low = tokens / t.worst, .likely = tokens / t.likely, .high = tokens / t.best};
 }
 
 static void fill(const rt_plan *plan, const rt_rehearsed *r, double compute_seconds, weir_prediction *out)
@@ -134,7 +143,7 @@ static weir_status predict(weir_model *m, const rt_options *o, dev_device *devic
         return WEIR_OK;
     }
     uint32_t passes = given ? RT_ALL_PASSES : UINT32_C(1) << RT_PASS_DECODE;
-    status = without_storage(m, device, o, plan, passes, given ? NULL : &r, &whole, err);
+    status = without_storage(m, device, o, plan, passes, given ? NULL : &r, &whole, out->note, err);
     double compute = whole.pass[RT_PASS_DECODE].likely;
     if (status == WEIR_OK && given) status = play(m, plan, out, &whole, err);
     if (status == WEIR_OK) fill(plan, given ? &whole : &r, compute, out);
@@ -157,6 +166,7 @@ weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double
         status =
             base_fail(err, WEIR_ERR_UNSUPPORTED, "speed is predicted for the CPU only, not for a device");
     if (status != WEIR_OK) return status;
+    atomic_store(&m->cancel, false);
     base_ledger_view before;
     rt_ledger_read(m->context, &before);
     rt_device *target;

@@ -22,8 +22,8 @@
 #define CACHES_MOST       (UINT64_C(512) << 20)
 #define TABLE_ROWS        4 /* of tables on a server */
 #define WINDOW_SECONDS    0.08
-#define KIND_SECONDS      0.4 /* of each kind, in three windows at least, */
-#define KIND_SECONDS_MOST 1.0 /* or so long */
+#define KIND_SECONDS      0.64 /* of each kind, in three windows at least, */
+#define KIND_SECONDS_MOST 1.5  /* or so long */
 #define PASS_SECONDS_MOST 2.0
 #define WATCH_SECONDS     0.004
 #define WINDOWS_MAX       12
@@ -33,10 +33,11 @@ typedef struct kind {
     bool prompt;      /* rows of one sequence; else one row of each of so many */
     int32_t position; /* of the first row */
     bool outputs;
-    bool cut; /* took too long: what is known came from a part of a pass */
+    bool slow; /* a pass takes seconds: two are timed, as far as they come */
     uint32_t n_windows;
     double seconds[WINDOWS_MAX], wait[WINDOWS_MAX]; /* of a pass */
     double total;
+    double pass_seconds, pass_wait; /* of the last pass that was watched, reckoned where it was cut */
 } kind;
 
 typedef struct rehearsal {
@@ -46,6 +47,7 @@ typedef struct rehearsal {
     const rt_plan *plan;
     mem_component *component;
     graph_program *program;
+    graph_info info;                     /* its */
     uint32_t ctx_tokens, n_kv, n_tokens; /* tokens: that there are rows for */
     lm_kv **kv;                          /* n_kv */
     rt_rows rows;
@@ -165,8 +167,10 @@ static weir_status allocate(rehearsal *r, weir_error *err)
     uint32_t rows = r->plan->max_rows;
     graph_options o = {.max_rows = rows, .max_outputs = r->plan->max_outputs, .alias = r->options->alias};
     weir_status status = lm_program_create(env, r->m->lm, r->device, &o, &r->program, err);
-    if (status == WEIR_OK)
+    if (status == WEIR_OK) {
+        graph_program_info(r->program, &r->info);
         status = graph_reserve(r->program, (uint32_t)base_align_up(r->ctx_tokens, 16), h->head_dim, err);
+    }
     if (status == WEIR_OK) status = rt_rows_create(env, r->plan, h->n_layers, &r->rows, err);
     return status == WEIR_OK ? create_caches(r, err) : status;
 }
@@ -202,9 +206,10 @@ static void choose_kinds(rehearsal *r)
 
 /* ---- running ---- */
 
-/* Ends a pass that takes too long, from a thread of its own. */
+/* Ends a pass that takes too long, or that the caller wants no more, from a thread of its own. */
 typedef struct watch {
     base_env *env;
+    const atomic_bool *caller;
     double until;
     atomic_bool done, cancel;
 } watch;
@@ -214,12 +219,17 @@ static void keep_watch(void *arg, void *task)
     watch *w = arg;
     (void)task;
     while (!atomic_load(&w->done)) {
-        if (base_now(w->env) > w->until) {
+        if (base_now(w->env) > w->until || atomic_load(w->caller)) {
             atomic_store(&w->cancel, true);
             return;
         }
         base_sleep(WATCH_SECONDS);
     }
+}
+
+static weir_status cancelled(weir_error *err)
+{
+    return base_fail(err, WEIR_ERR_CANCELLED, "predicting was cancelled by the caller");
 }
 
 static weir_status run_pass(rehearsal *r, const kind *k, atomic_bool *cancel, weir_error *err)
@@ -255,11 +265,30 @@ static void note(kind *k, double seconds, double wait)
     k->wait[k->n_windows++] = wait;
 }
 
-/* The first pass of a kind touches its memory for the first time and does not count, unless it is all there
- * is time for. */
-static weir_status warm_up(rehearsal *r, kind *k, weir_error *err)
+double rt_whole_pass(double seconds, uint64_t done, uint64_t inner, uint64_t all, bool prompt, double one)
 {
-    watch w = {.env = r->m->env, .until = base_now(r->m->env) + PASS_SECONDS_MOST};
+    uint64_t wanted = prompt ? inner : all, there = base_min(done, wanted);
+    if (there == 0) return seconds;
+    double whole = seconds * (double)wanted / (double)there;
+    if (prompt) whole += one * (double)(all - base_min(base_max(done, inner), all)) / (double)all;
+    return whole;
+}
+
+/* What a pass that was cut tells of a whole one. */
+static void note_part(const rehearsal *r, kind *k, uint64_t done)
+{
+    const kind *one = &r->kinds[RT_PASS_DECODE];
+    uint64_t inner = r->info.inner_bytes, all = r->info.weight_bytes;
+    bool head = k->prompt && k->outputs;
+    k->pass_seconds =
+        rt_whole_pass(k->pass_seconds, done, inner, all, k->prompt, head ? one->pass_seconds : 0);
+    k->pass_wait = rt_whole_pass(k->pass_wait, done, inner, all, k->prompt, head ? one->pass_wait : 0);
+}
+
+/* A pass that ends after PASS_SECONDS_MOST at the latest. */
+static weir_status run_watched(rehearsal *r, kind *k, bool *cut, weir_error *err)
+{
+    watch w = {.env = r->m->env, .caller = &r->m->cancel, .until = base_now(r->m->env) + PASS_SECONDS_MOST};
     base_lane *lane;
     uint8_t task = 0;
     weir_status status =
@@ -271,30 +300,41 @@ static weir_status warm_up(rehearsal *r, kind *k, weir_error *err)
     double start = base_now(r->m->env), wait = waited(r);
     weir_error why = {0};
     status = run_pass(r, k, &w.cancel, &why);
-    double seconds = base_now(r->m->env) - start;
+    k->pass_seconds = base_now(r->m->env) - start;
+    k->pass_wait = waited(r) - wait;
     done = weights_done(r) - done;
     graph_profile_on(r->program, false);
     atomic_store(&w.done, true);
     base_lane_destroy(lane);
-    k->cut = status == WEIR_ERR_CANCELLED && done > 0;
-    if (status == WEIR_ERR_CANCELLED && !k->cut)
+    if (atomic_load(&r->m->cancel)) return cancelled(err);
+    *cut = status == WEIR_ERR_CANCELLED && done > 0;
+    if (status == WEIR_ERR_CANCELLED && !*cut)
         return base_fail(err, status, "a pass is too slow to be rehearsed: no weight came in %.0f s",
                          PASS_SECONDS_MOST);
-    if (status != WEIR_OK && !k->cut) {
+    if (status != WEIR_OK && !*cut) {
         *err = why;
         return status;
     }
-    if (!k->cut && seconds < KIND_SECONDS_MOST) return WEIR_OK;
-    double part = k->cut ? (double)done / (double)r->plan->view.weight_bytes_per_pass : 1;
-    if (part > 1) part = 1;
-    k->cut = true;
-    note(k, seconds / part, (waited(r) - wait) / part);
+    if (*cut) note_part(r, k, done);
+    return WEIR_OK;
+}
+
+/* The first pass of a kind touches its memory for the first time and does not count, unless there is no time
+ * for many. */
+static weir_status warm_up(rehearsal *r, kind *k, weir_error *err)
+{
+    bool cut;
+    weir_status status = run_watched(r, k, &cut, err);
+    if (status != WEIR_OK) return status;
+    k->slow = cut || k->pass_seconds >= KIND_SECONDS_MOST;
+    if (k->slow) note(k, k->pass_seconds, k->pass_wait);
     return WEIR_OK;
 }
 
 static bool has_enough(const kind *k)
 {
-    return k->n_rows == 0 || k->cut || k->n_windows == WINDOWS_MAX || k->total >= KIND_SECONDS_MOST ||
+    if (k->n_rows == 0 || k->slow) return k->n_rows == 0 || k->n_windows == 2;
+    return k->n_windows == WINDOWS_MAX || k->total >= KIND_SECONDS_MOST ||
            (k->n_windows >= 3 && k->total >= KIND_SECONDS);
 }
 
@@ -302,8 +342,15 @@ static weir_status run_window(rehearsal *r, kind *k, weir_error *err)
 {
     double start = base_now(r->m->env), wait = waited(r), seconds = 0;
     uint32_t n = 0;
+    bool cut;
+    if (k->slow) {
+        weir_status status = run_watched(r, k, &cut, err);
+        if (status == WEIR_OK) note(k, k->pass_seconds, k->pass_wait);
+        return status;
+    }
     for (; seconds < WINDOW_SECONDS; n++) {
-        weir_status status = run_pass(r, k, NULL, err);
+        weir_status status = run_pass(r, k, &r->m->cancel, err);
+        if (status == WEIR_ERR_CANCELLED) return cancelled(err);
         if (status != WEIR_OK) return status;
         seconds = base_now(r->m->env) - start;
     }
@@ -330,32 +377,42 @@ static weir_status run_kinds(rehearsal *r, weir_error *err)
 
 /* ---- what came of it ---- */
 
-static void sort(double *x, uint32_t n)
+static double mean(const double *x, uint32_t n)
 {
-    for (uint32_t i = 1; i < n; i++)
-        for (uint32_t k = i; k > 0 && x[k - 1] > x[k]; k--) {
-            double t = x[k];
-            x[k] = x[k - 1];
-            x[k - 1] = t;
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i];
+    return sum / (n != 0 ? n : 1);
+}
+
+/* How much longer than its kind's mean the slowest window of all kinds took, and how much shorter the
+ * fastest: what strikes one kind for a tenth of a second may strike another for longer. */
+static void spread(const rehearsal *r, double *slowest, double *fastest)
+{
+    *slowest = *fastest = 1;
+    for (int i = 0; i < RT_N_PASSES; i++) {
+        const kind *k = &r->kinds[i];
+        double likely = mean(k->seconds, k->n_windows);
+        for (uint32_t w = 0; w < k->n_windows && likely > 0; w++) {
+            double share = k->seconds[w] / likely;
+            if (share > *slowest) *slowest = share;
+            if (share < *fastest) *fastest = share;
         }
+    }
 }
 
-static double middle(const double *sorted, uint32_t n)
+/* The mean, since a run's rate has all of its passes in it, the slow ones too. */
+static void tell(const rehearsal *r, rt_rehearsed *out)
 {
-    return n % 2 != 0 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-/* One window in five may be an accident on either side. */
-static rt_pass_time time_of(kind *k)
-{
-    uint32_t n = k->n_windows, out = n / 5;
-    if (n == 0) return (rt_pass_time){0};
-    sort(k->seconds, n);
-    sort(k->wait, n);
-    return (rt_pass_time){.best = k->seconds[out],
-                          .likely = middle(k->seconds, n),
-                          .worst = k->seconds[n - 1 - out],
-                          .wait = middle(k->wait, n)};
+    double slowest, fastest;
+    spread(r, &slowest, &fastest);
+    for (int i = 0; i < RT_N_PASSES; i++) {
+        const kind *k = &r->kinds[i];
+        double likely = mean(k->seconds, k->n_windows);
+        out->pass[i] = (rt_pass_time){.best = likely * fastest,
+                                      .likely = likely,
+                                      .worst = likely * slowest,
+                                      .wait = mean(k->wait, k->n_windows)};
+    }
 }
 
 weir_status rt_rehearse(weir_model *m, dev_device *device, const rt_options *o, const rt_plan *plan,
@@ -370,7 +427,7 @@ weir_status rt_rehearse(weir_model *m, dev_device *device, const rt_options *o, 
     weir_status status = place(&r, mem, stand_in_bytes, &failure);
     if (status == WEIR_OK) status = allocate(&r, &failure);
     if (status == WEIR_OK) status = run_kinds(&r, &failure);
-    for (int i = 0; i < RT_N_PASSES; i++) out->pass[i] = time_of(&r.kinds[i]);
+    tell(&r, out);
     finish(&r);
     if (status != WEIR_OK) *err = failure;
     return status;

@@ -2,6 +2,8 @@
  * one). */
 #include "rt_test.h"
 
+#include <pthread.h>
+
 static weir_load_options budget_between(fixture *f, weir_model *m, double share)
 {
     weir_plan plan = {.struct_size = sizeof plan};
@@ -214,6 +216,115 @@ static void test_faults(void **state)
     weir_model_close(m);
 }
 
+/* What a pass that was cut tells of a whole one: inner weights first, then a head, which a prompt needs for
+ * one row only. */
+static void test_whole_pass(void **state)
+{
+    (void)state;
+    /* Rows of a step all go through the head: time goes by bytes. */
+    assert_true(fabs(rt_whole_pass(2.0, 50, 150, 200, false, 0) - 8.0) < 1e-12);
+    /* A prompt's pass without outputs never comes to the head: a third of its weights, not a quarter. */
+    assert_true(fabs(rt_whole_pass(2.0, 50, 150, 200, true, 0) - 6.0) < 1e-12);
+    /* With outputs: the head's quarter as a pass of one row has it. */
+    assert_true(fabs(rt_whole_pass(2.0, 50, 150, 200, true, 0.4) - 6.1) < 1e-12);
+    /* Cut within the head: what is left of it. */
+    assert_true(fabs(rt_whole_pass(2.0, 175, 150, 200, true, 0.4) - 2.05) < 1e-12);
+    assert_true(fabs(rt_whole_pass(2.0, 200, 150, 200, true, 0.4) - 2.0) < 1e-12);
+    assert_true(rt_whole_pass(2.0, 0, 150, 200, true, 0.4) == 2.0);
+}
+
+/* Reads that take long: passes are cut, and the prediction comes in seconds all the same. */
+static void test_cut(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 0.3);
+    weir_prediction p = {0};
+    m->storage = (base_storage){.bytes_per_s = 1e9, .depth = 1, .read_bytes = 1 << 20};
+    o.prefill_chunk = 1; /* rows of a prompt alone would take seconds to come */
+    const base_fault_rule rule = {
+        .site = BASE_FAULT_COMPLETION, .for_good = true, .delay_ms = 150, .passes = true};
+    assert_ok(f, base_fault_arm(f->context->env, &rule, &f->err));
+    weir_status status = weir_model_predict(m, &o, 0, &p, &f->err);
+    base_fault_clear(f->context->env);
+    assert_int_equal(status, WEIR_OK);
+    assert_true(p.tokens_per_s > 0 && p.tokens_per_s < 2);
+    weir_model_close(m);
+}
+
+typedef struct canceller {
+    weir_model *model;
+    atomic_bool done;
+} canceller;
+
+static void *keep_cancelling(void *arg)
+{
+    canceller *c = arg;
+    while (!atomic_load(&c->done)) {
+        weir_model_cancel(c->model);
+        usleep(1000);
+    }
+    return NULL;
+}
+
+static void test_cancelled(void **state)
+{
+    fixture *f = *state;
+    canceller c = {.model = open_small(f, "llama")};
+    weir_prediction p = {0};
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        weir_load_options o = budget_between(f, c.model, i == 0 ? 0.3 : 1.5);
+        uint64_t before = held(f);
+        atomic_store(&c.done, false);
+        assert_int_equal(pthread_create(&thread, NULL, keep_cancelling, &c), 0);
+        weir_status status = weir_model_predict(c.model, &o, 0, &p, &f->err);
+        atomic_store(&c.done, true);
+        pthread_join(thread, NULL);
+        assert_int_equal(status, WEIR_ERR_CANCELLED);
+        assert_mentions(f->err.message, "cancelled");
+        assert_int_equal(held(f), before);
+        /* The next call clears it. */
+        if (i == 0) continue;
+        assert_ok(f, weir_model_predict(c.model, &o, 0, &p, &f->err));
+        assert_true(p.tokens_per_s > 0);
+    }
+    weir_model_close(c.model);
+}
+
+/* Where the rehearsal with all weights in memory lacks room, which shows late here, the plan's own does, and
+ * that is told. */
+static void test_falls_back(void **state)
+{
+    fixture *f = *state;
+    base_env *env = f->context->env;
+    weir_model *m = open_small(f, "llama");
+    weir_load_options o = budget_between(f, m, 0.3);
+    weir_prediction p = {0};
+    char rule[64];
+    m->storage = (base_storage){.bytes_per_s = 1e9, .depth = 8, .read_bytes = 1 << 20};
+    assert_ok(f, base_fault_count_on(env, &f->err));
+    uint64_t before = held(f), passages = base_fault_count(env, BASE_FAULT_HOST_ALLOC);
+    assert_ok(f, weir_model_predict(m, &o, 1e9, &p, &f->err));
+    assert_true(p.storage_bytes_per_s == 1e9); /* it streams */
+    assert_string_equal(p.note, "");
+    passages = base_fault_count(env, BASE_FAULT_HOST_ALLOC) - passages;
+    assert_true(passages > 10);
+    weir_status status = WEIR_OK;
+    for (uint64_t i = 1; i < passages && p.note[0] == '\0'; i++) { /* the last ones are in or behind it */
+        snprintf(rule, sizeof rule, "host_alloc:%llu", (unsigned long long)(passages - i));
+        assert_ok(f, base_fault_parse(env, rule, &f->err));
+        status = weir_model_predict(m, &o, 1e9, &p, &f->err);
+        base_fault_clear(env);
+        if (status != WEIR_OK) assert_int_equal(status, WEIR_ERR_OUT_OF_MEMORY);
+    }
+    assert_int_equal(status, WEIR_OK);
+    assert_mentions(p.note, "no room");
+    assert_true(p.tokens_per_s > 0 && p.compute_bytes_per_s > 0);
+    assert_int_equal(held(f), before);
+    weir_model_close(m);
+}
+
 /* Measured once, remembered by the next context, and not at all where the setting says so. */
 static void test_storage(void **state)
 {
@@ -261,6 +372,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_refused, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_larger_machine, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_faults, fixture_setup, fixture_teardown),
+        cmocka_unit_test(test_whole_pass),
+        cmocka_unit_test_setup_teardown(test_cut, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_cancelled, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_falls_back, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_storage, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("rt_predict", tests, NULL, NULL);
