@@ -155,6 +155,8 @@ char *cli_read_input(const char *command, size_t *len);
 /* From here on SIGINT cancels what runs on the model (NULL: it is only noted). `once`: so does SIGTERM, and a
  * second signal ends the program as usual. */
 void cli_catch_interrupt(weir_model *m, bool once);
+/* Another model, or none, before this one is closed. */
+void cli_interrupt_model(weir_model *m);
 /* The signal that came since, or 0. Clears it. */
 int cli_take_interrupt(void);
 int cli_pending_interrupt(void);

@@ -25,6 +25,11 @@ void cli_catch_interrupt(weir_model *m, bool once)
     if (once) sigaction(SIGTERM, &action, NULL);
 }
 
+void cli_interrupt_model(weir_model *m)
+{
+    running_model = m;
+}
+
 int cli_pending_interrupt(void)
 {
     return noted;

@@ -203,6 +203,7 @@ static bool predict(const measure *m, weir_model *model, uint32_t sessions, weir
     weir_load_options o = m->common.load;
     o.n_sessions = o.max_batch = sessions;
     p->struct_size = sizeof *p;
+    if (m->no_rates) return false;
     if (weir_machine_read(m->common.context, &machine, &err) != WEIR_OK) return false;
     if (machine.cgroup_free_bytes < ROOM_BYTES || machine.available_bytes < ROOM_BYTES) return false;
     return weir_model_predict(model, &o, 0, p, &err) == WEIR_OK;
@@ -245,7 +246,10 @@ static int ramp(const measure *m, json_t *report, uint32_t *n_ok)
         return cli_error("measure", &err);
     for (uint32_t n = m->first; n <= m->last && cli_pending_interrupt() == 0; n++) {
         weir_prediction p;
+        cli_interrupt_model(model);
         bool predicted = predict(m, model, n, &p);
+        cli_interrupt_model(NULL);
+        if (cli_pending_interrupt() != 0) break;
         json_t *step = cli_measure_step(m, n);
         if (step == NULL) break;
         json_array_append_new(steps, step);
@@ -325,6 +329,7 @@ int cli_measure(int argc, char **argv)
     cli_add(&a, "interval", 0, CLI_U32, &m.interval_ms, "MS",
             "milliseconds from sample to sample (default 50)");
     cli_add(&a, "no-hash", 0, CLI_FLAG, &m.no_hash, NULL, "do not read the model's files for their SHA-256");
+    cli_add(&a, "no-rates", 0, CLI_FLAG, &m.no_rates, NULL, "predict no speed before each step");
     cli_add_load(&a, &m.common);
     cli_add_json(&a, &m.common);
     cli_add(&a, "output", 'o', CLI_TEXT, &m.report_path, "FILE", "write the JSON report there");

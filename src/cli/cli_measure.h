@@ -17,7 +17,7 @@ typedef struct measure {
     const char *sessions_text, *report_path, *html_path;
     uint32_t first, last; /* sessions */
     uint32_t n_prompt, n_decode, interval_ms;
-    bool no_hash;
+    bool no_hash, no_rates;
 } measure;
 
 /* The process of one step: weir measure --step ... Exit status. */

@@ -34,6 +34,8 @@ check "the difference is measured less planned" 'awk -F"[:,]" "/\"account\": \"k
 check "the key-value cache is held as planned (R14.3)" '[ "$(grep -A4 "\"account\": \"kv\"" "$tmp/r" | grep -c "\"difference_bytes\": 0,")" = 3 ]'
 check "the table has a line for each step" '[ "$(grep -c "^ *[123] ok" "$tmp/out")" = 3 ] && grep -q "not tested:" "$tmp/out"'
 
+check "a speed is predicted before each step, unless it is not wanted" '[ "$(grep -c "\"predicted_decode_tps\": [0-9]" "$tmp/r")" = 3 ] && $measure --ctx 128 --mem 64MiB --no-rates --json >"$tmp/out" && [ "$(field outcome "$tmp/out")" = ok ] && ! grep -q predict "$tmp/out"'
+
 # ---- the page
 check "the page is whole, with drawings and tables" 'grep -q "^</body></html>" "$tmp/h" && [ "$(grep -c "<svg" "$tmp/h")" = 4 ] && grep -q "<table" "$tmp/h"'
 check "the page fetches nothing: no address, script, import or link" '! grep -qiE "https?://|src=|href=|url\(|@import|<script|<link" "$tmp/h"'
