@@ -118,7 +118,7 @@ def table(rows):
             good += x[5]
             below.append(100 * (1 - x[2] / x[1]))
             above.append(100 * (x[3] / x[1] - 1))
-            cells.append("%s (%s to %s), %s%s" % (number(x[1]), number(x[2]), number(x[3]), number(x[0]), "" if x[5] else " **outside**"))
+            cells.append("%s (%s to %s), %s%s" % (number(x[1]), number(x[2]), number(x[3]), number(x[0]), "" if x[5] else " **outside**: " + " and ".join(number(each[measured]) for each in r["each"])))
         peaks += peak_right(r)
         out.append("| %s | %d MiB | %d | %d | %.1f MiB | %.1f MiB | %.1f MiB | %+.2f %%%s | %s | %s |" % (
             r["name"], r["budget"] / MIB, r["ctx"], r["sessions"], r["streamed"] / MIB, r["planned"] / MIB, r["peak"] / MIB,

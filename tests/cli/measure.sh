@@ -95,6 +95,14 @@ rc=$?
 check "an interrupt keeps what was measured and starts no further step" '[ $rc = 143 ] && valid "$tmp/r" && [ "$(field interrupted "$tmp/r")" = true ] && [ "$(list outcome "$tmp/r")" = "interrupted " ]'
 check "an interrupted step leaves no process" '[ -z "$(step_of $parent)" ] && ! kill -0 $child 2>/dev/null'
 
+$measure --sessions 1..3 --ctx 512 --mem 64MiB -o "$tmp/r" >"$tmp/out" 2>/dev/null &
+parent=$!
+sleep 1 # within the first prediction, which takes some two seconds
+kill -TERM $parent
+wait $parent
+rc=$?
+check "an interrupt while a speed is predicted ends that, too" '[ $rc = 143 ] && valid "$tmp/r" && [ "$(field interrupted "$tmp/r")" = true ] && ! grep -q "\"outcome\": \"ok\"" "$tmp/r"'
+
 # ---- bad input
 for bad in "--sessions 0" "--sessions 3..2" "--sessions 1..x" "--sessions 1..9999" "--sessions -1" "-n 0" "--interval 0" "--ctx 8" "--mem 5"; do
     "$weir" measure "$tmp/m.gguf" $bad >"$tmp/out" 2>"$tmp/err"
