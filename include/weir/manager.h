@@ -165,6 +165,13 @@ typedef struct weir_component_report {
     uint64_t free_bytes, need_bytes, working_bytes, estimate_bytes, reserve_bytes, limit_bytes /* 0: none */;
     uint64_t budget_bytes; /* what it was given; UINT64_MAX: whole */
     uint64_t loaded_bytes, size_bytes, slot_bytes, streamed_bytes;
+    /* What streams: whether some of it comes from storage, whether units are copied ahead of time, and what
+     * says so: "kind" (ONESHOT does), "setting" (compute.prefetch_sequence), "measuring", "measured"; ""
+     * where nothing streams. From storage both ways are timed in turns and the quicker one stays: the seconds
+     * that a round of the units took at best, 0 where that was not measured. */
+    bool from_storage, copies_ahead;
+    const char *prefetch;
+    double round_s_without, round_s_with;
 } weir_component_report;
 typedef struct weir_request_report {
     size_t struct_size;

@@ -101,7 +101,8 @@ typedef struct weir_memory_check {
     bool makes_host_copies;                        /* what that means at this moment */
     uint64_t max_pinned_bytes;
     uint32_t copy_streams, copies_ahead; /* units on their way beside the one that runs */
-    const char *prefetch_sequence;       /* "auto", "on", "off": for what runs once per token */
+    const char *prefetch_sequence;       /* "auto", "on", "off": for what runs once per token; auto: off, from
+                                          * storage measured */
     bool oom_retry, oom_fallback;
     uint32_t jobs; /* at once on a device */
     double job_wait_s;
@@ -520,6 +521,10 @@ typedef struct weir_memory_report {
     uint64_t device_copies, device_hits;
     uint32_t device_units, device_resident_units, device_slots;
     uint64_t device_retries; /* passes that ran again: its memory ran out, or it failed once (R8.1) */
+    /* Of units that stream: as in weir_component_report (manager.h). */
+    bool device_from_storage, device_copies_ahead;
+    const char *device_prefetch;
+    double device_round_s_without, device_round_s_with;
 } weir_memory_report;
 WEIR_API weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir_error *err);
 

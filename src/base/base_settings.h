@@ -33,7 +33,7 @@
       "components: MB of pinned RAM at most: auto (by the machine's), or a number")                          \
     X("compute.async_offload", "auto", "components: units copied ahead: auto (2), or 0 to 8")                \
     X("compute.prefetch_sequence", "auto",                                                                   \
-      "components: copy ahead for what runs once per token: auto, on, off")                                  \
+      "copy ahead for what runs once per token: auto (no; from storage what is quicker), on, off")           \
     X("compute.oom_retry", "on", "run a phase again when the device had no memory: on, off")                 \
     X("compute.oom_fallback", "off", "then a leaner way whose result differs slightly: on, off")             \
     X("compute.gpu_jobs", "auto", "jobs at once on a device: auto (1), or 1 to 64")                          \

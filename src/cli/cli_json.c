@@ -31,6 +31,11 @@ static json_t *device_json(const weir_memory_report *r)
                                   {"resident_units", r->device_resident_units},
                                   {"slots", r->device_slots}};
     cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
+    json_object_set_new(j, "prefetch", cli_json_text(r->device_prefetch, strlen(r->device_prefetch)));
+    json_object_set_new(j, "from_storage", json_boolean(r->device_from_storage));
+    json_object_set_new(j, "copies_ahead", json_boolean(r->device_copies_ahead));
+    json_object_set_new(j, "round_seconds_with", cli_json_real(r->device_round_s_with));
+    json_object_set_new(j, "round_seconds_without", cli_json_real(r->device_round_s_without));
     return j;
 }
 

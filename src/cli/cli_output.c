@@ -147,6 +147,13 @@ static void print_device(FILE *f, const weir_memory_report *r)
     fprintf(f, "  link %s in %llu copies of units; in RAM for it: %s of copies, %s pinned\n",
             weir_size_text(r->device_streamed_bytes, a), (unsigned long long)r->device_copies,
             weir_size_text(r->host_copy_bytes, b), weir_size_text(r->pinned_bytes, c));
+    if (r->device_slots != 0)
+        fprintf(f, "  units %s ahead of time (by %s)",
+                r->device_copies_ahead ? "are copied" : "are not copied", r->device_prefetch);
+    if (r->device_slots != 0 && r->device_round_s_with > 0)
+        fprintf(f, "; from storage a round of them took %.3g ms with that and %.3g ms without",
+                r->device_round_s_with * 1e3, r->device_round_s_without * 1e3);
+    if (r->device_slots != 0) fputc('\n', f);
 }
 
 void cli_print_memory(FILE *f, const cli_common *common, const weir_model *m)

@@ -47,7 +47,7 @@ typedef struct mem_policy {
     mem_switch host_copies;       /* compute.host_copies [auto: while free RAM > reserve] (R6.1) */
     uint64_t max_pinned_bytes;    /* compute.max_pinned_mb; UINT64_MAX: by R5.4 from the machine's RAM */
     uint32_t async_offload;       /* compute.async_offload [2]: copies ahead of the unit that runs; 0..8 */
-    mem_switch prefetch_sequence; /* R5.3 [auto: off] */
+    mem_switch prefetch_sequence; /* R5.3 [auto: off, from storage measured] */
     bool oom_retry;               /* compute.oom_retry [on] */
     bool oom_fallback;            /* compute.oom_fallback [off] */
     uint32_t gpu_jobs;            /* compute.gpu_jobs [1] */
@@ -222,6 +222,9 @@ typedef struct mem_handle_info {
     uint64_t streamed_bytes; /* copied into slots since creation */
     uint64_t kept_bytes;     /* mem_handle_alloc and mem_handle_workspace */
     uint32_t n_resident, n_slots;
+    bool from_storage, copies_ahead; /* with the next three as in mem_component_report */
+    const char *prefetch;
+    double round_s_without, round_s_with;
     const char *reason; /* R10.1, as it is now: "" whole */
     bool whole, busy;
 } mem_handle_info;
@@ -276,6 +279,12 @@ typedef struct mem_component_report {
     uint64_t loaded_bytes, size_bytes, slot_bytes;
     uint64_t streamed_bytes;          /* in this request */
     char gave_up_for[MEM_NAME_BYTES]; /* "" or who took its room last */
+    /* R5.3. Whether some of what streams comes from storage; whether units are copied ahead, and what says
+     * so: "kind", "setting", "measuring", "measured", "" where nothing streams. What a round of the units
+     * took at best either way, where it was measured; 0: it was not. */
+    bool from_storage, copies_ahead;
+    const char *prefetch;
+    double round_s_without, round_s_with;
 } mem_component_report;
 
 typedef struct mem_report {

@@ -60,7 +60,7 @@ void mem_mgr_calibration_load(mem_manager *m)
             if (ratio > 1 && ratio <= MOST) remember(m->tier, key, ratio);
         }
     }
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     json_decref(root);
 }
 
@@ -103,14 +103,14 @@ void mem_mgr_calibration_save(mem_manager *m)
     while (t->saving) base_lock_wait(t->lock, 1);
     t->saving = true;
     char *text = text_of(t);
-    base_lock_leave(t->lock);
+    mem_mgr_leave(t);
     if (save(m, text, &err) != WEIR_OK)
         base_log(m->env, BASE_LOG_WARN, "what was measured is kept until the end only: %s", err.message);
     if (text != NULL) give_back(text);
     base_lock_enter(t->lock);
     t->saving = false;
     base_lock_wake(t->lock);
-    base_lock_leave(t->lock);
+    mem_mgr_leave(t);
 }
 
 bool mem_mgr_calibrated(mem_handle *h, double ratio)

@@ -3,9 +3,7 @@
 
 uint32_t mem_mgr_slots(const mem_handle *h)
 {
-    const mem_policy *p = &h->m->policy;
-    bool ahead = h->kind == MEM_ONESHOT || p->prefetch_sequence == MEM_ON; /* R5.3 */
-    uint32_t n = ahead ? p->async_offload + 1 : 1;
+    uint32_t n = mem_mgr_copies_ahead(h) ? h->m->policy.async_offload + 1 : 1; /* R5.3 */
     return n < h->n_units ? n : h->n_units;
 }
 
@@ -63,10 +61,9 @@ uint64_t mem_mgr_limit(const mem_handle *h)
     return h->limit_bytes >= h->whole_bytes ? UINT64_MAX : h->limit_bytes;
 }
 
-uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget)
+static uint64_t decide_for(mem_handle *h, uint64_t budget)
 {
     mem_vram_mode mode = h->m->policy.vram_mode;
-    budget = base_min(budget, base_min(h->cap_bytes, mem_mgr_limit(h)));
     uint32_t n = mem_mgr_slots(h);
     h->units[h->n_units].wanted = true;
     for (uint32_t i = 0; i < h->n_units; i++) h->units[i].wanted = budget == UINT64_MAX;
@@ -79,6 +76,18 @@ uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget)
         if (cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes) > budget) u->wanted = false;
     }
     return cost(h, n, &h->n_wanted_slots, &h->wanted_slot_bytes);
+}
+
+uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget)
+{
+    budget = base_min(budget, base_min(h->cap_bytes, mem_mgr_limit(h)));
+    if (mem_mgr_limit(h) != UINT64_MAX && budget != UINT64_MAX && !mem_mgr_is_kinds_way(h)) {
+        /* No more than the kind's way, which was planned and booked, takes of a budget of RAM. */
+        h->prefetch.other = false;
+        budget = decide_for(h, budget);
+        h->prefetch.other = true;
+    }
+    return decide_for(h, budget);
 }
 
 void mem_handle_decide(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes, mem_handle_plan *out)
@@ -102,5 +111,5 @@ void mem_handle_decide(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes, 
         *(u->wanted ? &out->resident_bytes : &out->streamed_bytes) += u->bytes;
         if (!u->wanted && image == 0) out->file_bytes += u->bytes;
     }
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
 }

@@ -45,7 +45,7 @@ weir_status mem_handle_create(mem_manager *m, const char *engine, const char *co
     h->calibration = mem_mgr_calibration(m, engine, component);
     h->next = m->handles;
     m->handles = h;
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     *out = h;
     return WEIR_OK;
 }
@@ -268,7 +268,7 @@ weir_status mem_handle_seal(mem_handle *h, weir_error *err)
     }
     base_lock_enter(h->m->tier->lock); /* who looks for what may yield looks at those that are sealed */
     h->sealed = true;
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
     return WEIR_OK;
 }
 
@@ -287,7 +287,7 @@ void mem_handle_destroy(mem_handle *h)
     m->epoch++;
     if (h->sealed) mem_mgr_host_release(h);
     mem_mgr_drop_ram(h);
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     for (uint32_t i = 0; i < h->n_weights; i++) base_free(m->env, h->weights[i].name);
     for (uint32_t i = 0; i < h->n_units; i++) base_free(m->env, h->units[i].name);
     for (uint32_t i = 0; i < h->n_marks; i++) base_free(m->env, h->marks[i].path);
@@ -319,7 +319,7 @@ weir_status mem_handle_unload(mem_handle *h, bool host, weir_error *err)
         if (host && h->sealed) mem_mgr_host_release(h);
         if (host) mem_mgr_drop_ram(h);
     }
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
     return status;
 }
 
@@ -362,7 +362,7 @@ weir_status mem_handle_replace(mem_handle *h, mem_weight_id id, const mem_handle
         w->source.storage_bytes = source->storage_bytes;
     }
 done:
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
     return status;
 }
 
@@ -371,7 +371,7 @@ void mem_handle_limit_copies(mem_handle *h, uint64_t bytes, bool own_word)
     base_lock_enter(h->m->tier->lock);
     h->copy_limit_bytes = bytes;
     h->copies_own_word = own_word;
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
 }
 
 void mem_handle_limit_weights(mem_handle *h, uint64_t bytes)
@@ -379,7 +379,7 @@ void mem_handle_limit_weights(mem_handle *h, uint64_t bytes)
     base_lock_enter(h->m->tier->lock);
     h->limit_bytes = bytes;
     h->m->epoch++;
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
 }
 
 void mem_handle_on_load(mem_handle *h, void (*fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes),
@@ -404,6 +404,11 @@ void mem_handle_get_info(const mem_handle *h, mem_handle_info *out)
                              .streamed_bytes = h->streamed_bytes,
                              .kept_bytes = h->kept_bytes,
                              .n_slots = h->n_slots,
+                             .from_storage = h->n_slots != 0 && h->prefetch.from_storage,
+                             .copies_ahead = h->n_slots != 0 && mem_mgr_copies_ahead(h),
+                             .prefetch = mem_mgr_prefetch_text(h),
+                             .round_s_without = h->prefetch.round_s[0],
+                             .round_s_with = h->prefetch.round_s[1],
                              .reason = h->reason,
                              .busy = h->user != NULL};
     for (uint32_t i = 0; h->sealed && i <= h->n_units; i++) {
@@ -421,7 +426,7 @@ void mem_handle_get_info(const mem_handle *h, mem_handle_info *out)
         out->whole = mem_mgr_is_whole(h);
         if (out->whole) out->reason = "";
     }
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
 }
 
 bool mem_handle_get_unit(const mem_handle *h, uint32_t i, mem_handle_unit *out)

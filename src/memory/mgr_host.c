@@ -208,7 +208,7 @@ static bool read_image(const mem_handle *h, uint32_t unit, const mem_request *r,
 static bool fill_image(mem_handle *h, uint32_t unit, mem_request *r)
 {
     uint64_t read_bytes = 0;
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
     double began = base_now(h->m->env);
     bool done = read_image(h, unit, r, &read_bytes);
     double took = base_now(h->m->env) - began;
@@ -283,13 +283,14 @@ void mem_mgr_ram_pressure(mem_manager *m)
     if (t->host_copy_bytes == 0 || ram_free_lately(m) >= t->ram_reserve_bytes) return;
     for (int pass = 0; pass < 2; pass++) {
         while (mem_mgr_ram_free(m) < t->ram_reserve_bytes && (h = oldest(t, pass == 0)) != NULL) {
-            base_log(m->env, BASE_LOG_INFO, "%s:%s: its copies in RAM go, less than the reserve is free",
-                     h->engine, h->component);
+            mem_mgr_log(t, BASE_LOG_INFO, "%s:%s: its copies in RAM go, less than the reserve is free",
+                        h->engine, h->component);
             if (pass == 1) {
                 mem_mgr_move_off(h, true);
                 mem_mgr_drop_ram(h);
             }
             for (uint32_t i = 0; i <= h->n_units; i++) mem_mgr_drop_image(h, i);
+            mem_mgr_tell(t);
         }
     }
 }

@@ -7,6 +7,7 @@
  *
  *   mgr_host.c     copies in RAM, pinning, RAM reserve    mgr_calibrate.c, mgr_policy.c
  *   mgr_keep.c     memory that stays across phases        mgr_source.c   programs that run over handles
+ *   mgr_prefetch.c whether copies ahead pay, measured     mgr_log.c      lines, told without the lock
  *
  * The rules of the shared state are in README.md. */
 #ifndef WEIR_MGR_INTERNAL_H
@@ -25,6 +26,12 @@
 #define MGR_VIEW_ALIGN         UINT64_C(256)
 #define MGR_PAGE_BYTES         4096u
 #define MGR_PIN_BYTES          UINT64_C(1000000) /* R5.5 */
+
+#define MGR_LINES              16
+typedef struct mgr_line {
+    base_log_level level;
+    char text[500];
+} mgr_line;
 
 /* The RAM tier that peers share: one lock for all that hangs off their managers. */
 typedef struct mgr_tier {
@@ -45,7 +52,9 @@ typedef struct mgr_tier {
         double ratio;
     } * ratios; /* MGR_MAX_RATIOS of them */
     uint32_t n_ratios;
-    bool saving; /* somebody writes the calibration file, without the lock */
+    bool saving;               /* somebody writes the calibration file, without the lock */
+    mgr_line lines[MGR_LINES]; /* to be told when the lock is given back, from first_line on, in a circle */
+    uint32_t first_line, n_lines, n_lost;
 } mgr_tier;
 
 typedef struct mgr_kept {
@@ -126,6 +135,23 @@ typedef struct mgr_settled {
     uint64_t working, free_bytes, budget;
 } mgr_settled;
 
+typedef enum mgr_prefetch_state {
+    MGR_PREFETCH_WARM,
+    MGR_PREFETCH_MEASURING,
+    MGR_PREFETCH_MEASURED
+} mgr_prefetch_state;
+/* mgr_prefetch.c; pairs: [0] without copies ahead, [1] with them. */
+typedef struct mgr_prefetch {
+    bool from_storage; /* of what streams, some has no copy in RAM */
+    bool other;        /* not the kind's way, while it comes from storage */
+    bool again;        /* it was placed for another way than the one in force */
+    mgr_prefetch_state state;
+    uint32_t n_phases; /* in this state */
+    uint32_t n_streaming[2];
+    double least_s[2]; /* of the measurement that runs, 0: none yet */
+    double round_s[2]; /* of the last one that ended */
+} mgr_prefetch;
+
 struct mem_handle {
     mem_manager *m;
     mem_handle *next;
@@ -161,6 +187,8 @@ struct mem_handle {
     uint64_t used;      /* when last */
     uint64_t stuck;     /* when it last could not yield */
     uint32_t last_unit;
+    uint32_t n_entered; /* units that stream, in this phase */
+    mgr_prefetch prefetch;
     uint64_t streamed_bytes;
     double calibration;
     char gave_up_for[MEM_NAME_BYTES];
@@ -193,6 +221,7 @@ struct mem_phase {
     uint32_t n_handles;
     mgr_part parts[MGR_MANAGERS];
     uint32_t n_parts;
+    double began; /* 0: nobody asks how long it takes */
     mgr_block *blocks;
     uint32_t n_blocks, cap_blocks;
 };
@@ -213,6 +242,15 @@ struct mem_request {
     mem_phase phase;
     mem_report report;
 };
+
+/* mgr_log.c */
+/* Under the lock: is told when it is given back. */
+void mem_mgr_log(mgr_tier *t, base_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Tells what there is to tell, with the lock given back meanwhile. */
+void mem_mgr_tell(mgr_tier *t);
+/* Tells and gives the lock back. */
+void mem_mgr_leave(mgr_tier *t);
 
 /* mgr_manager.c; all under the lock */
 uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except);
@@ -300,6 +338,18 @@ double mem_mgr_calibration(const mem_manager *m, const char *engine, const char 
 /* Keeps it; true where the file should have it too. */
 bool mem_mgr_calibrated(mem_handle *h, double ratio);
 void mem_mgr_calibration_save(mem_manager *m); /* without the lock */
+
+/* mgr_prefetch.c */
+bool mem_mgr_copies_ahead(const mem_handle *h);
+bool mem_mgr_is_kinds_way(const mem_handle *h);
+/* Looks after placing where what streams comes from. */
+void mem_mgr_find_storage(mem_handle *h);
+/* What says whether copies are made ahead; "": nothing streams. */
+const char *mem_mgr_prefetch_text(const mem_handle *h);
+/* A phase begins; when, where its time is wanted, else 0. */
+double mem_mgr_prefetch_begin(const mem_phase *p);
+/* A phase went through and took so long, where that was wanted. */
+void mem_mgr_prefetch_time(mem_phase *p, double seconds);
 
 /* mgr_work.c */
 void mem_mgr_free_blocks(mem_phase *p);

@@ -53,7 +53,7 @@ static weir_status keep(mem_manager *m, mem_handle *owner, uint64_t bytes, const
         if (owner != NULL) owner->kept_bytes += k->taken;
         *address = k->address;
     }
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     if (status != WEIR_OK) base_free(m->env, k);
     return status;
 }
@@ -90,7 +90,7 @@ void mem_manager_free(mem_manager *m, void *address)
             mem_mgr_free(m, BASE_DEVICE_KEPT, k->bytes, address);
         if (k->owner != NULL) k->owner->kept_bytes -= k->taken;
     }
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     base_free(m->env, k);
 }
 
@@ -136,7 +136,7 @@ weir_status mem_handle_workspace(mem_handle *h, size_t k, uint32_t n_positions, 
         m->epoch++;
         h->kept_bytes += after > before ? after - before : 0;
     }
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return status;
 }
 
@@ -145,7 +145,7 @@ void mem_handle_keep(mem_handle *h, uint64_t bytes)
     base_lock_enter(h->m->tier->lock);
     h->keep_bytes = bytes;
     h->m->epoch++;
-    base_lock_leave(h->m->tier->lock);
+    mem_mgr_leave(h->m->tier);
 }
 
 uint64_t mem_manager_room(mem_manager *m, const mem_handle *as)
@@ -156,6 +156,6 @@ uint64_t mem_manager_room(mem_manager *m, const mem_handle *as)
     for (const mem_handle *h = m->handles; h != NULL; h = h->next)
         if (h->sealed && !mem_mgr_is_taken(h)) room += mem_mgr_held(h);
     if (as != NULL) room += base_max(as->kept_bytes, as->keep_bytes);
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return room - base_min(room, reserve);
 }

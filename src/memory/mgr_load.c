@@ -58,7 +58,7 @@ static weir_status upload_piece(mem_manager *m, const mem_handle_weight *w, uint
     if (status != WEIR_OK) return status;
     uint8_t *buf = m->stage + half * MGR_STAGE_BYTES;
     dev_ticket ticket = m->stage_ticket[half];
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     double begin = base_now(m->env);
     status = m->mem->sync(m->device, ticket, err);
     if (status == WEIR_OK) status = mem_mgr_read(w, at, buf, n, err);
@@ -104,7 +104,7 @@ weir_status mem_mgr_fill(mem_handle *h, uint32_t unit, uint8_t *block, uint32_t 
             status = upload_file(h, w, block + w->at, stream, r, done, err);
         } else {
             /* From memory that is not pinned this takes as long as the copy. */
-            base_lock_leave(m->tier->lock);
+            mem_mgr_leave(m->tier);
             status = m->mem->upload(m->device, stream, block + w->at, from, w->source.bytes, done, err);
             base_lock_enter(m->tier->lock);
         }
@@ -129,7 +129,7 @@ static weir_status copy_back(mem_handle *h, uint32_t unit, weir_error *err)
     if (status != WEIR_OK) mem_mgr_quiet(m);
     status = WEIR_OK;
     uint64_t failures = m->n_failures;
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     for (uint32_t i = 0; i < h->n_weights && status == WEIR_OK; i++) {
         mgr_weight *w = &h->weights[i];
         dev_ticket t;
@@ -153,10 +153,10 @@ bool mem_mgr_drop_unit(mem_handle *h, uint32_t unit, bool keep_changes)
     weir_error err;
     if (u->block == NULL) return true;
     if (keep_changes && u->filled && copy_back(h, unit, &err) != WEIR_OK) {
-        base_log(m->env, BASE_LOG_WARN,
-                 "%s:%s stays on the device, since what was computed there could not be "
-                 "copied back: %s",
-                 h->engine, h->component, err.message);
+        mem_mgr_log(m->tier, BASE_LOG_WARN,
+                    "%s:%s stays on the device, since what was computed there could not be "
+                    "copied back: %s",
+                    h->engine, h->component, err.message);
         mem_mgr_quiet(m); /* forgets the failure, so that the next try is a fresh one */
         return false;
     }
@@ -249,7 +249,7 @@ static weir_status fill_all(mem_handle *h, mem_request *r, weir_error *err)
         u->filled = true;
         loaded += u->bytes;
         if (h->on_load == NULL) continue;
-        base_lock_leave(h->m->tier->lock); /* who hears of it may ask the manager */
+        mem_mgr_leave(h->m->tier); /* who hears of it may ask the manager */
         h->on_load(h->on_load_arg, loaded, total);
         base_lock_enter(h->m->tier->lock);
     }
@@ -307,6 +307,7 @@ weir_status mem_mgr_load(mem_handle *h, mem_request *r, weir_error *err)
 {
     mem_mgr_host_prepare(h, r);
     weir_status status = fill_all(h, r, err);
+    if (status == WEIR_OK) mem_mgr_find_storage(h);
     if (status == WEIR_OK) return WEIR_OK;
     return base_fail_context(err, status, "placing %s:%s", h->engine, h->component);
 }
@@ -352,7 +353,7 @@ weir_status mem_mgr_load_ram(mem_handle *h, mem_request *r, weir_error *err)
     if (bytes == 0) return WEIR_OK;
     uint8_t *ram = base_pages_alloc(m->env, BASE_TAG_WEIGHTS_HOST, bytes, false, err);
     if (ram == NULL) return err->code;
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     weir_status status = read_ram(h, ram, r, err);
     base_lock_enter(m->tier->lock);
     if (status != WEIR_OK) {

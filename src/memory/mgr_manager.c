@@ -86,7 +86,7 @@ weir_status mem_manager_set_policy(mem_manager *m, const mem_policy *policy, wei
     if (status != WEIR_OK) return status;
     base_lock_enter(m->tier->lock);
     status = take_policy(m, policy, err);
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return status;
 }
 
@@ -119,7 +119,7 @@ weir_status mem_manager_create(base_env *env, dev_device *device, const mem_poli
     m->tier->n_managers++;
     m->next = m->tier->managers;
     m->tier->managers = m;
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     mem_mgr_calibration_load(m);
     *out = m;
     return WEIR_OK;
@@ -149,7 +149,7 @@ void mem_manager_destroy(mem_manager *m)
     while (*at != m) at = &(*at)->next;
     *at = m->next;
     bool last = --t->n_managers == 0;
-    base_lock_leave(t->lock);
+    mem_mgr_leave(t);
     if (last) {
         base_lock_destroy(t->lock);
         tier_free(t);
@@ -182,7 +182,7 @@ void mem_device_take(mem_manager *m)
 
 void mem_device_give(mem_manager *m)
 {
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
 }
 
 weir_status mem_mgr_cancelled(const mem_request *r, weir_error *err)
@@ -204,12 +204,12 @@ void mem_mgr_quiet(mem_manager *m)
     /* Counted first: whoever copies meanwhile, without the lock, finds the number changed. */
     m->n_failures++;
     if (m->mem->recover(m->device, &err) != WEIR_OK)
-        base_log(m->env, BASE_LOG_ERROR, "the device does not come to rest: %s", err.message);
+        mem_mgr_log(m->tier, BASE_LOG_ERROR, "the device does not come to rest: %s", err.message);
 }
 
 weir_status mem_mgr_sync(mem_manager *m, dev_ticket t, weir_error *err)
 {
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     weir_status status = m->mem->sync(m->device, t, err);
     base_lock_enter(m->tier->lock);
     return status;
@@ -314,8 +314,8 @@ static void give_up(mem_handle *h, uint64_t bytes)
 static void note_yield(mem_handle *h, mem_request *r, const mem_phase *p, uint64_t bytes)
 {
     const char *whom = p != NULL && p->n_handles != 0 ? p->handles[0]->component : r != NULL ? r->name : "";
-    base_log(h->m->env, BASE_LOG_INFO, "%s:%s gave up %llu bytes for %s", h->engine, h->component,
-             (unsigned long long)bytes, whom[0] != '\0' ? whom : "others");
+    mem_mgr_log(h->m->tier, BASE_LOG_INFO, "%s:%s gave up %llu bytes for %s", h->engine, h->component,
+                (unsigned long long)bytes, whom[0] != '\0' ? whom : "others");
     snprintf(h->gave_up_for, sizeof h->gave_up_for, "%s", whom);
     h->reason = "gave up for another";
     if (r == NULL) return;
@@ -385,7 +385,7 @@ uint64_t mem_manager_staging_bytes(mem_manager *m)
 {
     base_lock_enter(m->tier->lock);
     uint64_t bytes = m->mem != NULL && m->stage == NULL ? 2 * MGR_STAGE_BYTES : 0;
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return bytes;
 }
 
@@ -395,7 +395,7 @@ weir_status mem_manager_open_staging(mem_manager *m, weir_error *err)
     if (m->mem == NULL) return WEIR_OK;
     base_lock_enter(m->tier->lock);
     weir_status status = mem_mgr_open_stage(m, err != NULL ? err : &local);
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return status;
 }
 
@@ -417,7 +417,7 @@ uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
 {
     base_lock_enter(m->tier->lock);
     uint64_t freed = mem_mgr_unload_idle(m, pinned);
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return freed;
 }
 
@@ -445,6 +445,6 @@ weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_err
         out->n_requests += !r->waiting;
         out->n_waiting += r->waiting;
     }
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return status;
 }

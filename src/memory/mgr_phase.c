@@ -87,7 +87,7 @@ weir_status mem_request_begin(const mem_request_desc *d, mem_request **out, weir
     r->waiting = false;
     r->report.job_wait_s = base_now(env) - begin;
     if (status != WEIR_OK) unlink_request(r);
-    base_lock_leave(r->tier->lock);
+    mem_mgr_leave(r->tier);
     if (status != WEIR_OK)
         base_free(env, r);
     else
@@ -103,7 +103,7 @@ void mem_request_end(mem_request *r)
     unlink_request(r);
     for (mem_manager *m = r->tier->managers; m != NULL && r->ran_out; m = m->next)
         (void)mem_mgr_unload_idle(m, false); /* R7.6 */
-    base_lock_leave(r->tier->lock);
+    mem_mgr_leave(r->tier);
     base_free(r->tier->env, r->phase.blocks);
     base_free(r->tier->env, r);
 }
@@ -117,7 +117,7 @@ void mem_request_report(const mem_request *r, mem_report *out)
         out->loaded_bytes += out->components[i].loaded_bytes;
         out->size_bytes += out->components[i].size_bytes;
     }
-    base_lock_leave(r->tier->lock);
+    mem_mgr_leave(r->tier);
 }
 
 static mgr_part *part_of(mem_phase *p, mem_manager *m)
@@ -177,7 +177,7 @@ static bool is_settled(mgr_part *part, const mem_phase *p)
     mem_manager *m = part->m;
     const mem_handle *h = p->n_handles == 1 ? p->handles[0] : NULL;
     if (h == NULL || h->m != m || h->settled.epoch == 0 || h->settled.epoch != m->epoch ||
-        h->settled.working != part->working)
+        h->settled.working != part->working || h->prefetch.again)
         return false;
     uint64_t free_bytes = mem_mgr_free_bytes(m, p->r), then = h->settled.free_bytes, largest = 0;
     for (uint32_t i = 0; i < h->n_units; i++) largest = base_max(largest, h->units[i].bytes);
@@ -296,6 +296,11 @@ static void report_component(mem_request *r, const mgr_part *part, mem_handle *h
                                 .size_bytes = h->whole_bytes,
                                 .slot_bytes = h->n_slots * h->slot_bytes,
                                 .streamed_bytes = streamed,
+                                .prefetch = mem_mgr_prefetch_text(h),
+                                .from_storage = h->n_slots != 0 && h->prefetch.from_storage,
+                                .copies_ahead = h->n_slots != 0 && mem_mgr_copies_ahead(h),
+                                .round_s_without = h->prefetch.round_s[0],
+                                .round_s_with = h->prefetch.round_s[1],
                                 .reason = ""};
     c->loaded_bytes = h->m->mem == NULL ? h->whole_bytes : mem_mgr_held(h) - c->slot_bytes;
     name_copy(c->engine, h->engine);
@@ -314,11 +319,11 @@ static void report_component(mem_request *r, const mgr_part *part, mem_handle *h
             together > h->whole_bytes && mem_mgr_limit(h) == UINT64_MAX ? "gave up for another" : "budget";
     h->reason = c->reason;
     if (part->settled) return; /* it was told */
-    base_log(h->m->env, BASE_LOG_INFO,
-             "%s:%s: %llu of %llu bytes on the device (%s; free %llu, working %llu, reserve %llu)", h->engine,
-             h->component, (unsigned long long)c->loaded_bytes, (unsigned long long)c->size_bytes, c->reason,
-             (unsigned long long)c->free_bytes, (unsigned long long)c->working_bytes,
-             (unsigned long long)c->reserve_bytes);
+    mem_mgr_log(h->m->tier, BASE_LOG_INFO,
+                "%s:%s: %llu of %llu bytes on the device (%s; free %llu, working %llu, reserve %llu)",
+                h->engine, h->component, (unsigned long long)c->loaded_bytes,
+                (unsigned long long)c->size_bytes, c->reason, (unsigned long long)c->free_bytes,
+                (unsigned long long)c->working_bytes, (unsigned long long)c->reserve_bytes);
 }
 
 static uint32_t index_of(const mem_phase *p, const mem_handle *h)
@@ -377,9 +382,10 @@ static weir_status place_part(mgr_part *part, mem_request *r, mem_phase *p, weir
         mem_handle *h = sorted[i];
         uint64_t least = mem_mgr_smallest(h, h->n_units != 0);
         if (budgets[i] < least)
-            base_log(h->m->env, BASE_LOG_WARN,
-                     "%s:%s: %llu bytes are below its smallest working set of %llu; trying it all the same",
-                     h->engine, h->component, (unsigned long long)budgets[i], (unsigned long long)least);
+            mem_mgr_log(
+                h->m->tier, BASE_LOG_WARN,
+                "%s:%s: %llu bytes are below its smallest working set of %llu; trying it all the same",
+                h->engine, h->component, (unsigned long long)budgets[i], (unsigned long long)least);
         status = mem_mgr_place(h, budgets[i], r, p, err);
         p->budgets[index_of(p, h)] = budgets[i];
         p->together[index_of(p, h)] = n > 1 ? part->budget : 0;
@@ -462,9 +468,10 @@ weir_status mem_use(mem_request *r, const mem_phase_desc *d, mem_phase **out, we
         for (uint32_t i = 0; i < p->n_parts; i++) p->parts[i].n_failures = p->parts[i].m->n_failures;
         r->ran_out = status == WEIR_ERR_DEVICE_MEMORY;
         if (status == WEIR_OK) open_fixed(p, true);
+        if (status == WEIR_OK) p->began = mem_mgr_prefetch_begin(p);
         if (status != WEIR_OK) let_go(p);
     }
-    base_lock_leave(r->tier->lock);
+    mem_mgr_leave(r->tier);
     if (status != WEIR_OK) return status;
     r->report.n_phases++;
     *out = p;
@@ -530,12 +537,13 @@ weir_status mem_phase_end(mem_phase *p, weir_error *err)
         if (calibrate(p, &p->parts[i])) changed = p->parts[i].m;
     }
     mem_mgr_free_blocks(p);
+    if (status == WEIR_OK) mem_mgr_prefetch_time(p, p->began != 0 ? base_now(t->env) - p->began : 0);
     for (uint32_t i = 0; i < p->n_handles; i++) {
         mem_handle *h = p->handles[i];
         if (h->m->mem != NULL && h->m->policy.vram_mode == MEM_VRAM_NONE) mem_mgr_move_off(h, true);
     }
     let_go(p);
-    base_lock_leave(t->lock);
+    mem_mgr_leave(t);
     if (changed != NULL) mem_mgr_calibration_save(changed);
     return status;
 }

@@ -41,7 +41,7 @@ static void make_room(mem_request *r, const mem_phase_desc *d, const uint64_t *h
         (void)mem_mgr_yield(m, UINT64_MAX, r, &r->phase);
         m->mem->trim(m->device);
     }
-    base_lock_leave(r->tier->lock);
+    mem_mgr_leave(r->tier);
 }
 
 weir_status mem_run_phase(mem_request *r, const mem_run_desc *d, weir_error *err)
@@ -59,7 +59,7 @@ weir_status mem_run_phase(mem_request *r, const mem_run_desc *d, weir_error *err
     uint64_t had[MEM_PHASE_HANDLES];
     base_lock_enter(r->tier->lock); /* another thread may set it */
     const bool retry = r->managers[0]->policy.oom_retry, fallback = r->managers[0]->policy.oom_fallback;
-    base_lock_leave(r->tier->lock);
+    mem_mgr_leave(r->tier);
     uint32_t oom = 0, broken = 0;
     for (;;) {
         weir_status status = attempt(r, &d->phase, d->fn, d->arg, had, err);

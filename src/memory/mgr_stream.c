@@ -71,6 +71,7 @@ static weir_status enter_streamed(mem_phase *p, mem_handle *h, uint32_t unit, we
     mem_request *r = p->r;
     mgr_unit *u = &h->units[unit];
     weir_status status = WEIR_OK;
+    h->n_entered++;
     if (u->slot != MGR_NONE) {
         r->report.n_hits++;
     } else {
@@ -123,7 +124,7 @@ weir_status mem_unit_enter(mem_phase *p, mem_handle *h, uint32_t unit, weir_erro
         if (streams) h->last_unit = unit;
         if (streams) copy_ahead(h, unit, p->r);
     }
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return status;
 }
 
@@ -146,7 +147,7 @@ void mem_unit_leave(mem_phase *p, mem_handle *h, uint32_t unit)
             s->left = (dev_ticket){0};
         }
     }
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
 }
 
 weir_status mem_weight_address(mem_phase *p, mem_handle *h, mem_weight_id id, void **address, weir_error *err)

@@ -104,7 +104,7 @@ weir_status mem_phase_alloc(mem_phase *p, mem_manager *m, uint64_t bytes, const 
         part->live += bytes;
         part->peak = base_max(part->peak, part->live);
     }
-    base_lock_leave(p->r->tier->lock);
+    mem_mgr_leave(p->r->tier);
     return status;
 }
 
@@ -121,7 +121,7 @@ void mem_phase_free(mem_phase *p, mem_manager *m, void *address)
         part->live -= b->bytes;
         break;
     }
-    base_lock_leave(p->r->tier->lock);
+    mem_mgr_leave(p->r->tier);
 }
 
 weir_status mem_phase_launch(mem_phase *p, mem_manager *m, const dev_kernel *kernel, const dev_arg *args,
@@ -138,7 +138,7 @@ weir_status mem_phase_launch(mem_phase *p, mem_manager *m, const dev_kernel *ker
     }
     base_lock_enter(p->r->tier->lock);
     status = m->mem->launch(m->device, kernel, args, n_args, n_items, err);
-    base_lock_leave(p->r->tier->lock);
+    mem_mgr_leave(p->r->tier);
     return status;
 }
 
@@ -147,7 +147,7 @@ weir_status mem_phase_op(mem_phase *p, mem_manager *m, const dev_op *op, weir_er
     m = manager_of(p, m);
     base_lock_enter(p->r->tier->lock);
     weir_status status = m->device->table->run(m->device, op, err);
-    base_lock_leave(p->r->tier->lock);
+    mem_mgr_leave(p->r->tier);
     return status;
 }
 
@@ -183,6 +183,6 @@ weir_status mem_phase_download(mem_phase *p, mem_manager *m, void *host, const v
     base_lock_enter(p->r->tier->lock);
     const mgr_part *part = part_of(p, m);
     if (status == WEIR_OK && part != NULL) status = mem_mgr_check_failures(p, part, err);
-    base_lock_leave(p->r->tier->lock);
+    mem_mgr_leave(p->r->tier);
     return status;
 }

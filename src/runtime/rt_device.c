@@ -378,6 +378,11 @@ void rt_device_report(const weir_model *m, weir_memory_report *r)
     r->device_units = run->plan.device.n_units;
     r->device_resident_units = h.n_resident;
     r->device_slots = h.n_slots;
+    r->device_from_storage = h.from_storage;
+    r->device_copies_ahead = h.copies_ahead;
+    r->device_prefetch = h.prefetch;
+    r->device_round_s_without = h.round_s_without;
+    r->device_round_s_with = h.round_s_with;
     r->size_bytes = h.size_bytes;
     r->loaded_bytes = h.loaded_bytes;
     r->streamed_bytes = h.size_bytes - base_min(h.size_bytes, h.loaded_bytes);

@@ -105,7 +105,12 @@ static void copy_component(const mem_component_report *from, weir_component_repo
                                   .loaded_bytes = from->loaded_bytes,
                                   .size_bytes = from->size_bytes,
                                   .slot_bytes = from->slot_bytes,
-                                  .streamed_bytes = from->streamed_bytes};
+                                  .streamed_bytes = from->streamed_bytes,
+                                  .from_storage = from->from_storage,
+                                  .copies_ahead = from->copies_ahead,
+                                  .prefetch = from->prefetch,
+                                  .round_s_without = from->round_s_without,
+                                  .round_s_with = from->round_s_with};
     snprintf(to->engine, sizeof(to->engine), "%s", from->engine);
     snprintf(to->component, sizeof(to->component), "%s", from->component);
     snprintf(to->phase, sizeof(to->phase), "%s", from->phase);

@@ -72,6 +72,7 @@ weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir
         .reader = "none",
         .device = "cpu",
         .vram_mode = "auto",
+        .device_prefetch = "",
     };
     if (m->run != NULL) {
         mem_stats s;

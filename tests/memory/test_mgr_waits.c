@@ -246,6 +246,51 @@ static void loading_is_heard(void **state)
     close_rig(&r);
 }
 
+typedef struct teller {
+    rig *r;
+    model *x;
+    uint32_t calls, yields;
+    uint64_t loaded;
+} teller;
+
+static void ask_back(void *arg, base_log_level level, const char *line)
+{
+    teller *t = arg;
+    (void)level;
+    t->calls++;
+    t->yields += strstr(line, "gave up") != NULL;
+    if (manager_info(t->r).n_handles != 0) t->loaded = info_of(t->x).loaded_bytes;
+}
+
+/* R10.1: what is logged while phases place, yield and drop is told with no lock held: who hears may ask.
+ * Where more lines come at once than are kept, that is told too. */
+static void logging_is_heard(void **state)
+{
+    (void)state;
+    rig r;
+    model many[20];
+    teller t = {.r = &r, .x = &many[0]};
+    open_rig(&r, device_of(20 * (WHOLE + 131072)), test_policy());
+    for (int i = 0; i < 20; i++) open_model(&r, r.m, &many[i], "a", MEM_ONESHOT, NULL);
+    for (int i = 0; i < 19; i++) check_model(&r, r.m, &many[i]);
+    r.env->log_fn = ask_back;
+    r.env->log_arg = &t;
+    void *address;
+    const uint64_t kept = manager_info(&r).free_bytes + 18 * (uint64_t)WHOLE;
+    ok(&r, mem_manager_alloc(r.m, kept, "kept", &address, &r.err));
+    assert_int_equal(t.yields, 16); /* as many as there is room for lines, */
+    assert_int_equal(t.calls, 17);  /* and one that says so */
+    mem_manager_free(r.m, address);
+    mem_policy policy = test_policy();
+    policy.vram_mode = MEM_VRAM_LOW;
+    ok(&r, mem_manager_set_policy(r.m, &policy, &r.err));
+    check_model(&r, r.m, &many[0]);
+    assert_int_equal(t.calls, 18);
+    assert_int_equal(t.loaded, 4096);
+    for (int i = 0; i < 20; i++) close_model(&many[i]);
+    close_rig(&r);
+}
+
 /* R3.7: when it has waited long enough it tries with what there is. */
 static void then_it_tries_again(void **state)
 {
@@ -458,6 +503,7 @@ int main(void)
         cmocka_unit_test(jobs_wait_for_room),       cmocka_unit_test(then_it_tries_again),
         cmocka_unit_test(one_phase_on_two_devices), cmocka_unit_test(devices_are_named),
         cmocka_unit_test(phased_residency),         cmocka_unit_test(loading_is_heard),
+        cmocka_unit_test(logging_is_heard),
     };
     return cmocka_run_group_tests_name("memory manager: waits", tests, NULL, NULL);
 }
