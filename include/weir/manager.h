@@ -38,7 +38,8 @@ typedef struct weir_manager_options {
 WEIR_API void weir_manager_options_init(weir_manager_options *o);
 /* Opens a device, or joins the one of that name that the context has open: its language models and those who
  * use other managers of it yield to each other. With a peer, a device of its own. A language model's pass is
- * a job of its own (compute.gpu_jobs): one that is run inside a request waits for that. Policy: the settings
+ * a job of its own (compute.gpu_jobs): one that is run inside a request of the same thread is refused at once
+ * with INVALID_ARGUMENT, where no other job may run beside that. Policy: the settings
  * compute.*, as they are now. Goes before its context. Errors:
  * INVALID_ARGUMENT (a setting), DEVICE, UNSUPPORTED, OUT_OF_MEMORY, BUDGET. */
 WEIR_API weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
@@ -149,7 +150,8 @@ typedef struct weir_request_options {
     uint32_t n_generators; /* 0..8 */
 } weir_request_options;
 WEIR_API void weir_request_options_init(weir_request_options *o);
-/* Waits while others have the device. Errors: DEVICE (waited too long), INVALID_ARGUMENT, OUT_OF_MEMORY. */
+/* Waits while others have the device. Errors: DEVICE (waited too long), OUT_OF_MEMORY, INVALID_ARGUMENT: also
+ * at once where it would wait for a request of the same thread whose phase is open. */
 WEIR_API weir_status weir_request_begin(const weir_request_options *o, weir_request **out, weir_error *err);
 /* From any thread or signal handler: the request's next copy, wait or phase is CANCELLED. */
 WEIR_API void weir_request_cancel(weir_request *r);

@@ -52,6 +52,11 @@ double base_now(const base_env *env)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+uint64_t base_thread_id(void)
+{
+    return (uint64_t)pthread_self();
+}
+
 weir_status base_thread_start(base_env *env, void *(*main)(void *), void *arg, const char *name,
                               size_t stack_bytes, pthread_t *out, weir_error *err)
 {

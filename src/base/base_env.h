@@ -32,5 +32,7 @@ void base_env_destroy(base_env *env);
 void base_log(const base_env *env, base_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 double base_now(const base_env *env);
+/* A number that no other thread has while this one lives. */
+uint64_t base_thread_id(void);
 
 #endif

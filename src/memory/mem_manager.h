@@ -253,10 +253,12 @@ typedef struct mem_request_desc {
     atomic_bool *cancel;          /* may be NULL; read at every copy and while waiting (R5.6, R3.7) */
     base_rng *const *generators;  /* restored by an exact retry; not owned */
     uint32_t n_generators;        /* 0..8 */
+    bool one_call;                /* begun and ended without giving the thread back in between */
 } mem_request_desc;
 /* Waits while gpu_jobs others run on one of the devices, in order of arrival, at most the wait limit: then
- * DEVICE with a message that says so. Errors: CANCELLED, OUT_OF_MEMORY. A request over host managers only
- * waits for nobody. */
+ * DEVICE with a message that says so. Errors: CANCELLED, OUT_OF_MEMORY; INVALID_ARGUMENT at once where it
+ * would wait for a request of its own thread, which nobody could end meanwhile: one whose phase this thread
+ * opened, and for one_call any that it used last. A request over host managers only waits for nobody. */
 weir_status mem_request_begin(const mem_request_desc *desc, mem_request **out, weir_error *err);
 
 #define MEM_REPORT_COMPONENTS 16
@@ -325,8 +327,10 @@ typedef struct mem_phase_desc {
 
 /* Places the handles, keeps `memory` free, and keeps them from yielding until mem_phase_end (R2.1). One phase
  * at a time in a request, and one phase at a time for a handle: others wait for it. Where the smallest
- * working set does not fit beside what another job holds, waits for that job (R3.7). Errors: DEVICE_MEMORY
- * (an allocation really failed), CANCELLED, IO and its kin (file), DEVICE, INVALID_ARGUMENT. */
+ * working set does not fit beside what another job holds, waits for that job (R3.7); for one of the same
+ * thread nobody waits: a handle that it uses is INVALID_ARGUMENT, and what it leaves free is what there is.
+ * Errors: DEVICE_MEMORY (an allocation really failed), CANCELLED, IO and its kin (file), DEVICE,
+ * INVALID_ARGUMENT. */
 weir_status mem_use(mem_request *r, const mem_phase_desc *desc, mem_phase **out, weir_error *err);
 /* Waits for the device, frees the phase's memory, measures (R9.3). The status is that of the device's work:
  * after an error, what the phase computed is worthless. Takes NULL. p is gone in any case. */

@@ -236,6 +236,8 @@ struct mem_request {
     base_rng *generators[8];
     uint32_t n_generators;
     uint64_t arrival;
+    uint64_t thread;    /* that used it last */
+    bool one_call;      /* that thread goes on only when it has ended */
     bool waiting, open; /* open: phase is one that was begun */
     bool ran_out;       /* of device memory, for good */
     bool late;          /* its last phase waited as long as may be: no failure of a device */

@@ -106,7 +106,7 @@ weir_status mem_handle_copy(mem_handle *h, void *dst, const void *src, uint64_t 
     weir_status status = m->mem->copy(m->device, DEV_STREAM_COMPUTE, dst, src, bytes, &t, err);
     if (status == WEIR_OK) status = mem_mgr_sync(m, t, err);
     if (status != WEIR_OK) mem_mgr_quiet(m);
-    base_lock_leave(m->tier->lock);
+    mem_mgr_leave(m->tier);
     return status;
 }
 

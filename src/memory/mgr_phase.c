@@ -31,6 +31,37 @@ static bool must_queue(const mem_request *r)
     return false;
 }
 
+/* The running request of r's own thread that r would wait for in vain; NULL: none. */
+static const mem_request *own_holder(const mem_request *r)
+{
+    for (uint32_t i = 0; i < r->n_managers; i++) {
+        const mem_request *found = NULL;
+        uint32_t n = 0;
+        if (r->managers[i]->mem == NULL) continue;
+        for (const mem_request *o = r->tier->requests; o != NULL; o = o->next) {
+            bool shares = false;
+            for (uint32_t k = 0; k < o->n_managers; k++) shares |= o->managers[k] == r->managers[i];
+            if (o == r || !shares || o->waiting || o->thread != r->thread) continue;
+            if (!o->open && !r->one_call) continue; /* another thread may be about to go on with it */
+            found = o;
+            n++;
+        }
+        if (n >= r->managers[i]->policy.gpu_jobs) return found;
+    }
+    return NULL;
+}
+
+static weir_status check_own(const mem_request *r, weir_error *err)
+{
+    const mem_request *o = own_holder(r);
+    if (o == NULL) return WEIR_OK;
+    return base_fail(
+        err, WEIR_ERR_INVALID_ARGUMENT,
+        "request %s would wait for request %s, which the same thread has open on its device; end "
+        "that one first, use another thread, or raise compute.gpu_jobs (%u)",
+        r->name, o->name, o->managers[0]->policy.gpu_jobs);
+}
+
 static void unlink_request(mem_request *r)
 {
     mem_request **at = &r->tier->requests;
@@ -68,12 +99,15 @@ weir_status mem_request_begin(const mem_request_desc *d, mem_request **out, weir
     r->cancel = d->cancel;
     for (uint32_t i = 0; i < d->n_generators; i++) r->generators[i] = d->generators[i];
     r->n_generators = d->n_generators;
+    r->thread = base_thread_id();
+    r->one_call = d->one_call;
     base_lock_enter(r->tier->lock);
     r->arrival = ++r->tier->arrival;
     r->waiting = true;
     r->next = r->tier->requests;
     r->tier->requests = r;
     double begin = base_now(env);
+    status = check_own(r, err);
     while (status == WEIR_OK && must_queue(r)) {
         status = mem_mgr_cancelled(r, err);
         double waited = base_now(env) - begin;
@@ -159,10 +193,11 @@ static weir_status open_parts(mem_request *r, const mem_phase_desc *d, mem_phase
     return WEIR_OK;
 }
 
+/* Those of r's own thread do not end while it waits. */
 static bool others_hold(const mem_manager *m, const mem_request *r)
 {
     for (const mem_request *o = r->tier->requests; o != NULL; o = o->next) {
-        if (o == r || !o->open) continue;
+        if (o == r || !o->open || o->thread == r->thread) continue;
         for (uint32_t i = 0; i < o->phase.n_parts; i++)
             if (o->phase.parts[i].m == m) return true;
     }
@@ -239,6 +274,20 @@ static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
     return part->budget < smallest && others_hold(m, r);
 }
 
+static weir_status check_handles(const mem_request *r, const mem_phase *p, weir_error *err)
+{
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        const mem_handle *h = p->handles[i];
+        if (h->user == NULL || h->user == r || h->user->thread != r->thread) continue;
+        return base_fail(
+            err, WEIR_ERR_INVALID_ARGUMENT,
+            "phase %s of request %s would wait for %s:%s, which request %s of the same thread uses; "
+            "end that phase first",
+            p->name, r->name, h->engine, h->component, h->user->name);
+    }
+    return WEIR_OK;
+}
+
 /* Waits until all handles are idle and there is room, or the limit has passed; then they are r's. */
 static weir_status take_turn(mem_request *r, mem_phase *p, weir_error *err)
 {
@@ -246,6 +295,7 @@ static weir_status take_turn(mem_request *r, mem_phase *p, weir_error *err)
     double begin = base_now(env);
     for (;;) {
         weir_status status = mem_mgr_cancelled(r, err);
+        if (status == WEIR_OK) status = check_handles(r, p, err);
         if (status != WEIR_OK) return status;
         bool busy = false, cramped = false;
         for (uint32_t i = 0; i < p->n_handles; i++) busy |= mem_mgr_is_taken(p->handles[i]);
@@ -461,6 +511,7 @@ weir_status mem_use(mem_request *r, const mem_phase_desc *d, mem_phase **out, we
     for (uint32_t i = 0; i < d->n_handles; i++)
         if (!mem_mgr_lists(p, d->handles[i])) p->handles[p->n_handles++] = d->handles[i];
     base_lock_enter(r->tier->lock);
+    r->thread = base_thread_id();
     status = take_turn(r, p, err);
     if (status == WEIR_OK) {
         r->open = true;
@@ -529,6 +580,7 @@ weir_status mem_phase_end(mem_phase *p, weir_error *err)
     weir_status status = WEIR_OK;
     mem_manager *changed = NULL;
     base_lock_enter(t->lock);
+    p->r->thread = base_thread_id();
     open_fixed(p, false);
     for (uint32_t i = 0; i < p->n_handles; i++) leave_units(p->handles[i]);
     for (uint32_t i = 0; i < p->n_parts; i++) {

@@ -149,7 +149,7 @@ weir_status mem_source_run(mem_source *s, atomic_bool *cancel, mem_pass_fn fn, v
                          s->h->component);
     mem_request *r;
     mem_request_desc request = {
-        .name = s->h->component, .managers = &s->m, .n_managers = 1, .cancel = cancel};
+        .name = s->h->component, .managers = &s->m, .n_managers = 1, .cancel = cancel, .one_call = true};
     weir_status status = mem_request_begin(&request, &r, err);
     if (status != WEIR_OK) return status;
     s->fn = fn;

@@ -82,6 +82,30 @@ static void jobs_wait_in_order(void **state)
     }
 }
 
+typedef struct other_thread {
+    rig *r;
+    mem_request *q;
+    mem_handle *h;
+    mem_phase *p;
+} other_thread;
+
+static void *use_main(void *arg)
+{
+    other_thread *e = arg;
+    e->p = use(e->r, e->q, &e->h, 1, 0);
+    return NULL;
+}
+
+/* A phase that another thread opens: for one of its own a thread does not wait. */
+static mem_phase *use_elsewhere(rig *r, mem_request *q, mem_handle *h)
+{
+    other_thread e = {.r = r, .q = q, .h = h};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, use_main, &e), 0);
+    pthread_join(thread, NULL);
+    return e.p;
+}
+
 /* R3.7: waiting has a limit, and says for whom; a job that waits hears of its cancellation, wherever it
  * waits. */
 static void waiting_ends(void **state)
@@ -111,7 +135,7 @@ static void waiting_ends(void **state)
     open_model(&r, r.m, &x, "a", MEM_ONESHOT, NULL);
     q = begin(&r, "first");
     second = begin(&r, "second");
-    p = use(&r, q, &x.h, 1, 0);
+    p = use_elsewhere(&r, q, x.h);
     mem_phase *late;
     const mem_phase_desc phase = {.name = "late", .handles = &x.h, .n_handles = 1};
     assert_int_equal(mem_use(second, &phase, &late, &r.err), WEIR_ERR_DEVICE);
@@ -297,7 +321,6 @@ static void then_it_tries_again(void **state)
     (void)state;
     rig r;
     model a, b;
-    mem_report rep;
     mem_policy policy = test_policy();
     policy.gpu_jobs = 2;
     policy.wait_limit_s = 0;
@@ -306,8 +329,10 @@ static void then_it_tries_again(void **state)
     open_model(&r, r.m, &b, "b", MEM_SEQUENCE, NULL);
     mem_request *q = begin(&r, "first");
     mem_phase *p = use(&r, q, &a.h, 1, 0);
-    assert_int_equal(run_model(&r, r.m, &b, &rep, &(job){0}), WEIR_ERR_DEVICE_MEMORY); /* truly too small */
-    assert_true(rep.job_wait_s > 0);
+    waiter second = {.r = &r, .x = &b};
+    start(&second);
+    pthread_join(second.thread, NULL);
+    assert_int_equal(second.status, WEIR_ERR_DEVICE_MEMORY); /* truly too small */
     mem_handle_info info;
     mem_handle_get_info(a.h, &info);
     assert_true(info.whole);
@@ -317,6 +342,54 @@ static void then_it_tries_again(void **state)
     close_model(&a);
     close_model(&b);
     close_rig(&r);
+}
+
+/* R3.7: for a request of its own thread nobody waits, since nobody could end it meanwhile: another request is
+ * refused where no more may run, a component that is used is refused too, and room is what is left. */
+static void own_requests_are_refused(void **state)
+{
+    (void)state;
+    for (uint32_t jobs = 1; jobs <= 2; jobs++) {
+        rig r;
+        model a, b;
+        mem_request *q, *inner = NULL;
+        mem_phase *p, *second = NULL;
+        mem_policy policy = test_policy();
+        policy.gpu_jobs = jobs;
+        open_rig(&r, device_of(WHOLE + WHOLE / 2 + 131072), policy);
+        open_model(&r, r.m, &a, "a", MEM_SEQUENCE, NULL);
+        open_model(&r, r.m, &b, "b", MEM_SEQUENCE, NULL);
+        const mem_request_desc d = {.name = "inner", .managers = &r.m, .n_managers = 1};
+        mem_request_desc call = d;
+        call.one_call = true;
+        q = begin(&r, "outer");
+        if (jobs == 1) { /* who ends in the same call can wait for no request of its thread at all */
+            assert_int_equal(mem_request_begin(&call, &inner, &r.err), WEIR_ERR_INVALID_ARGUMENT);
+            assert_non_null(strstr(r.err.message, "request inner would wait for request outer"));
+        }
+        p = use(&r, q, &a.h, 1, 0);
+        if (jobs == 1) {
+            assert_int_equal(mem_request_begin(&d, &inner, &r.err), WEIR_ERR_INVALID_ARGUMENT);
+            assert_non_null(strstr(r.err.message, "compute.gpu_jobs (1)"));
+        } else {
+            const mem_phase_desc same = {.name = "phase", .handles = &a.h, .n_handles = 1};
+            ok(&r, mem_request_begin(&d, &inner, &r.err));
+            assert_int_equal(mem_use(inner, &same, &second, &r.err), WEIR_ERR_INVALID_ARGUMENT);
+            assert_non_null(strstr(r.err.message, "test:a, which request outer of the same thread uses"));
+            mem_request_end(inner);
+            check_model(&r, r.m, &b); /* in what a leaves */
+            assert_false(info_of(&b).whole);
+            assert_true(info_of(&a).whole);
+        }
+        assert_int_equal(manager_info(&r).n_waiting, 0);
+        ok(&r, mem_phase_end(p, &r.err));
+        mem_request_end(q);
+        check_model(&r, r.m, &a);
+        check_model(&r, r.m, &b);
+        close_model(&a);
+        close_model(&b);
+        close_rig(&r);
+    }
 }
 
 /* ---- two devices ---- */
@@ -503,7 +576,7 @@ int main(void)
         cmocka_unit_test(jobs_wait_for_room),       cmocka_unit_test(then_it_tries_again),
         cmocka_unit_test(one_phase_on_two_devices), cmocka_unit_test(devices_are_named),
         cmocka_unit_test(phased_residency),         cmocka_unit_test(loading_is_heard),
-        cmocka_unit_test(logging_is_heard),
+        cmocka_unit_test(logging_is_heard),         cmocka_unit_test(own_requests_are_refused),
     };
     return cmocka_run_group_tests_name("memory manager: waits", tests, NULL, NULL);
 }

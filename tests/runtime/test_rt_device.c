@@ -379,6 +379,48 @@ static void cancelled(void **state)
     weir_model_close(m);
 }
 
+/* R3.7: a pass inside an open request of the same thread on the same device is refused at once, and changes
+ * nothing; with room for another job it runs. */
+static void inside_a_request(void **state)
+{
+    fixture *f = *state;
+    uint64_t wanted = on_cpu(f, "llama"), hash;
+    weir_manager *manager;
+    weir_session *s;
+    weir_request *q;
+    set(f, "compute.vram_reserve_mb", "0");
+    for (int jobs = 1; jobs <= 2; jobs++) {
+        set(f, "compute.gpu_jobs", jobs == 1 ? "1" : "2");
+        weir_model *m = open_small(f, "llama");
+        weir_load_options o = small_load();
+        assert_ok(f, weir_model_load(m, &o, &f->err));
+        assert_ok(f, weir_session_create(m, &s, &f->err));
+        assert_ok(f, weir_manager_create(f->context, NULL, &manager, &f->err));
+        weir_request_options ro;
+        weir_request_options_init(&ro);
+        ro.name = "outer";
+        ro.managers = &manager;
+        ro.n_managers = 1;
+        assert_ok(f, weir_request_begin(&ro, &q, &f->err));
+        weir_status status = run(s, &hash, &f->err);
+        if (jobs == 1) {
+            assert_int_equal(status, WEIR_ERR_INVALID_ARGUMENT);
+            assert_mentions(f->err.message, "would wait for request outer");
+            assert_int_equal(weir_session_position(s), 0);
+        } else {
+            assert_ok(f, status);
+            assert_true(hash == wanted);
+        }
+        weir_request_end(q);
+        weir_session_reset(s);
+        assert_ok(f, run(s, &hash, &f->err));
+        assert_true(hash == wanted && hash != WEIR_HASH_SEED);
+        weir_session_destroy(s);
+        weir_model_close(m);
+        weir_manager_destroy(manager);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +431,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(plans_are_what_happens, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(cancelled, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(inside_a_request, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("runtime: a device with memory of its own", tests, NULL, NULL);
 }
