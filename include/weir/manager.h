@@ -7,8 +7,8 @@
  *
  * Results do not depend on how much of a component the device holds. Threads: a request belongs to one thread
  * at a time, different requests may run on different threads; weir_request_cancel comes from anywhere.
- * Opening, closing and registration belong to the context's thread. All sizes are in bytes. A NULL weir_error
- * is allowed everywhere. */
+ * Managers are opened and closed by any thread, one after the other; registration of a component belongs to
+ * one thread. All sizes are in bytes. A NULL weir_error is allowed everywhere. */
 #ifndef WEIR_MANAGER_H_PUBLIC
 #define WEIR_MANAGER_H_PUBLIC
 

@@ -4,9 +4,12 @@
  *     weir_model ---- a described file; after weir_model_load its weights are placed under a plan
  *       weir_session ---- one conversation: its key-value cache and position
  *
- * Threads: calls on one context and on what hangs off it are made by one thread at a time, but for what
- * weir/manager.h lets requests do; weir_model_cancel may come from any thread or signal handler. Every option
- * struct starts with its size: set it through the
+ * Threads: calls on one model and on what hangs off it are made by one thread at a time. Models and managers
+ * of one context are opened, planned, loaded and closed in turns, whatever threads ask for it; models on
+ * devices
+ * (--device) may run on a thread each, beside what weir/manager.h lets requests do, but settings change only
+ * while nothing else runs, and of models in host memory one runs at a time. weir_model_cancel may come from
+ * any thread or signal handler. Every option struct starts with its size: set it through the
  * *_init function, then change fields. Text is UTF-8. The library never prints, exits or aborts.
  *
  * Results (logits, tokens) do not depend on budget, threads, prefill chunk, batch or instruction set:
@@ -37,7 +40,8 @@ typedef enum weir_log_level { WEIR_LOG_DEBUG, WEIR_LOG_INFO, WEIR_LOG_WARN, WEIR
 
 typedef struct weir_context_options {
     size_t struct_size;
-    void (*log)(void *arg, weir_log_level level, const char *line); /* NULL: silent */
+    /* NULL: silent. From any thread that is in the library. */
+    void (*log)(void *arg, weir_log_level level, const char *line);
     void *log_arg;
     const char *settings_file; /* "name = value" lines; NULL: none */
 } weir_context_options;
@@ -543,7 +547,7 @@ typedef struct weir_resident {
     uint64_t copied_bytes;   /* streamed since loading */
     uint32_t n_users;        /* sessions; phases */
 } weir_resident;
-/* The i-th, models first; false behind the last. */
+/* The i-th, models first; false behind the last. While no other thread runs one of the models. */
 WEIR_API bool weir_runtime(const weir_context *c, size_t i, weir_resident *out);
 
 typedef struct weir_phase {

@@ -43,6 +43,7 @@ weir_status weir_context_create(const weir_context_options *o, weir_context **ou
         env->log_fn = hand_log;
         env->log_arg = c;
     }
+    if (base_lock_create(env, &c->lock, err) != WEIR_OK) goto fail;
     if (base_settings_create(env, o != NULL ? o->settings_file : NULL, &c->settings, err) != WEIR_OK)
         goto fail;
     if (arm_faults(c, err) != WEIR_OK) goto fail_settings;
@@ -52,6 +53,7 @@ weir_status weir_context_create(const weir_context_options *o, weir_context **ou
 fail_settings:
     base_settings_destroy(c->settings);
 fail:
+    base_lock_destroy(c->lock);
     base_free(env, c);
 fail_env:
     base_env_destroy(env);
@@ -63,8 +65,26 @@ void weir_context_destroy(weir_context *c)
     if (c == NULL) return;
     base_env *env = c->env;
     base_settings_destroy(c->settings);
+    base_lock_destroy(c->lock);
     base_free(env, c);
     base_env_destroy(env);
+}
+
+void rt_enter(weir_context *c)
+{
+    uint64_t me = base_thread_id();
+    base_lock_enter(c->lock);
+    while (c->n_turns != 0 && c->turn_thread != me) base_lock_wait(c->lock, 1);
+    c->turn_thread = me;
+    c->n_turns++;
+    base_lock_leave(c->lock);
+}
+
+void rt_leave(weir_context *c)
+{
+    base_lock_enter(c->lock);
+    if (--c->n_turns == 0) base_lock_wake(c->lock);
+    base_lock_leave(c->lock);
 }
 
 weir_status weir_context_set(weir_context *c, const char *name, const char *value, weir_error *err)

@@ -14,8 +14,10 @@
  *   rt_pack.c     packed files                  rt_policy.c    the memory check
  *   rt_runtime.c  what is where                 rt_workers.c   the threads that compute
  *
- * Rules: one thread at a time enters a context; only weir_model.cancel is touched from elsewhere. Public
- * functions replace a NULL err before they go on, so inside err is never NULL. */
+ * Rules: one thread at a time enters a model; only weir_model.cancel is touched from elsewhere. What hangs
+ * off the context (its chains, its devices, what is booked) belongs to the thread whose turn it is
+ * (rt_enter): models and managers are opened, planned, loaded and closed in turns. Public functions replace a
+ * NULL err before they go on, so inside err is never NULL. */
 #ifndef WEIR_RT_INTERNAL_H
 #define WEIR_RT_INTERNAL_H
 
@@ -52,6 +54,9 @@ struct weir_context {
     struct rt_device *devices; /* those open that have memory of their own */
     base_pool *workers;        /* NULL: nothing computes on the CPU (rt_workers.c) */
     struct rt_crew *crews;     /* who uses them */
+    base_lock *lock;           /* for the two chains above, and the two below */
+    uint64_t turn_thread;      /* whose turn it is, while n_turns is not 0 */
+    uint32_t n_turns;
 };
 
 /* A user of the context's workers. */
@@ -475,6 +480,12 @@ uint64_t rt_weights_room(const rt_need *need, uint64_t budget);
 /* Before a pass: lets the budget follow what the machine and its control groups leave, at most a few times a
  * second. After an error the model may be without weights. */
 weir_status rt_budget_follow(weir_model *m, weir_error *err);
+
+/* ---- rt_context.c ---- */
+/* Waits until no other thread has the context's turn; a thread that has it may take it again. Chains change
+ * in one's turn and under the lock, and are read with either. */
+void rt_enter(weir_context *c);
+void rt_leave(weir_context *c);
 
 /* ---- rt_load.c ---- */
 /* Memory's view of a device's layout of weights. */

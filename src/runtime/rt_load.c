@@ -191,10 +191,8 @@ static weir_status load_text(weir_model *m, bool *made, weir_error *err)
     return status;
 }
 
-weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_error *err)
+static weir_status load(weir_model *m, const weir_load_options *o, weir_error *err)
 {
-    weir_error local;
-    err = rt_error(err, &local);
     weir_context *c = m->context;
     weir_status status = rt_model_runs(m, err);
     if (status == WEIR_OK) status = rt_model_is_here(m, err);
@@ -229,10 +227,12 @@ weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_erro
     status = load_planned(m, run, o, &failure);
     if (status != WEIR_OK) goto fail;
     run->load_seconds = base_now(m->env) - start;
+    base_lock_enter(c->lock);
     m->run = run;
     m->next_loaded = c->loaded;
     c->loaded = m;
     c->n_loaded++;
+    base_lock_leave(c->lock);
     return WEIR_OK;
 
 fail:
@@ -243,14 +243,25 @@ fail:
     return failure.code;
 }
 
+weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_error *err)
+{
+    weir_error local;
+    rt_enter(m->context);
+    weir_status status = load(m, o, rt_error(err, &local));
+    rt_leave(m->context);
+    return status;
+}
+
 void rt_unload(weir_model *m)
 {
     rt_loaded *run = m->run;
     if (run == NULL) return;
     weir_context *c = m->context;
+    base_lock_enter(c->lock);
     weir_model **at = &c->loaded;
     while (*at != m) at = &(*at)->next_loaded;
     *at = m->next_loaded;
+    base_lock_leave(c->lock);
     rt_sessions_detach(run);
     m->run = NULL;
     run_free(m, run);
@@ -259,7 +270,9 @@ void rt_unload(weir_model *m)
 
 void weir_model_unload(weir_model *m)
 {
+    rt_enter(m->context);
     rt_unload(m);
+    rt_leave(m->context);
 }
 
 uint32_t weir_model_sessions(const weir_model *m)

@@ -9,14 +9,11 @@ void weir_manager_options_init(weir_manager_options *o)
     *o = (weir_manager_options){.struct_size = sizeof(*o)};
 }
 
-weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
-                                weir_error *err)
+static weir_status create(weir_context *c, const weir_manager_options *o, weir_manager **out, weir_error *err)
 {
-    weir_error local;
     rt_device_options d;
     uint32_t n_threads = o != NULL && o->n_threads != 0 ? o->n_threads : 1;
 
-    err = rt_error(err, &local);
     if (o != NULL && !RT_IS(weir_manager_options, o, err)) return err->code;
     weir_status status = rt_device_settings(c, o != NULL ? o->device : NULL, &d, err);
     if (status != WEIR_OK) return status;
@@ -36,11 +33,24 @@ weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, 
     return WEIR_OK;
 }
 
+weir_status weir_manager_create(weir_context *c, const weir_manager_options *o, weir_manager **out,
+                                weir_error *err)
+{
+    weir_error local;
+    rt_enter(c);
+    weir_status status = create(c, o, out, rt_error(err, &local));
+    rt_leave(c);
+    return status;
+}
+
 void weir_manager_destroy(weir_manager *m)
 {
     if (m == NULL) return;
-    rt_device_close(m->context, m->target);
-    base_free(m->context->env, m);
+    weir_context *c = m->context;
+    rt_enter(c);
+    rt_device_close(c, m->target);
+    base_free(c->env, m);
+    rt_leave(c);
 }
 
 uint64_t weir_manager_unload_idle(weir_manager *m, bool pinned)
@@ -105,8 +115,10 @@ weir_status weir_component_create(weir_manager *m, const char *engine, const cha
         base_free(env, h);
         return status;
     }
+    base_lock_enter(m->context->lock);
     h->next = m->context->components;
     m->context->components = h;
+    base_lock_leave(m->context->lock);
     *out = h;
     return WEIR_OK;
 }
@@ -221,9 +233,11 @@ weir_status weir_component_seal(weir_component *h, weir_error *err)
 void weir_component_destroy(weir_component *h)
 {
     if (h == NULL) return;
+    base_lock_enter(h->context->lock);
     weir_component **at = &h->context->components;
     while (*at != h) at = &(*at)->next;
     *at = h->next;
+    base_lock_leave(h->context->lock);
     mem_handle_destroy(h->h);
     while (h->files != NULL) {
         rt_weight_file *f = h->files;

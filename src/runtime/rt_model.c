@@ -82,12 +82,18 @@ fail:
 
 weir_status weir_model_open(weir_context *c, const char *path, weir_model **out, weir_error *err)
 {
-    return open_model(c, path, false, out, err);
+    rt_enter(c);
+    weir_status status = open_model(c, path, false, out, err);
+    rt_leave(c);
+    return status;
 }
 
 weir_status weir_model_open_text(weir_context *c, const char *path, weir_model **out, weir_error *err)
 {
-    return open_model(c, path, true, out, err);
+    rt_enter(c);
+    weir_status status = open_model(c, path, true, out, err);
+    rt_leave(c);
+    return status;
 }
 
 weir_status rt_model_runs(const weir_model *m, weir_error *err)
@@ -113,13 +119,16 @@ weir_status rt_model_is_here(const weir_model *m, weir_error *err)
 void weir_model_close(weir_model *m)
 {
     if (m == NULL) return;
+    weir_context *c = m->context;
+    rt_enter(c);
     rt_unload(m);
     rt_text_finish(m);
     lm_model_destroy(m->lm);
     fmt_model_close(m->file);
-    m->context->n_models--;
+    c->n_models--;
     base_free(m->env, m->text);
     base_free(m->env, m);
+    rt_leave(c);
 }
 
 void weir_model_cancel(weir_model *m)

@@ -527,10 +527,9 @@ static weir_status plan_model(weir_model *m, const rt_options *options, weir_pla
     return status;
 }
 
-weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out, weir_error *err)
+static weir_status plan(weir_model *m, const weir_load_options *o, weir_plan *out, weir_error *err)
 {
-    weir_error local, none;
-    err = rt_error(err, &local);
+    weir_error none;
     rt_options options;
     weir_status status = rt_model_runs(m, err);
     if (status == WEIR_OK) status = rt_options_resolve(m, o, &options, err);
@@ -541,5 +540,14 @@ weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan
     if (status == WEIR_OK) status = plan_model(m, &options, out, err);
     /* A tokenizer that was made stays; where it does not fit the other model's budget, this one's holds. */
     base_ledger_set_limit(m->env, ledger.limit_bytes, &none);
+    return status;
+}
+
+weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out, weir_error *err)
+{
+    weir_error local;
+    rt_enter(m->context);
+    weir_status status = plan(m, o, out, rt_error(err, &local));
+    rt_leave(m->context);
     return status;
 }

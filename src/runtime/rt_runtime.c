@@ -55,7 +55,7 @@ static void read_component(const weir_component *h, weir_resident *out)
     device->table->describe(device, out->device, sizeof out->device);
 }
 
-bool weir_runtime(const weir_context *c, size_t i, weir_resident *out)
+static bool read_one(const weir_context *c, size_t i, weir_resident *out)
 {
     for (const weir_model *m = c->loaded; m != NULL; m = m->next_loaded)
         if (i-- == 0) return read_model(m, out);
@@ -65,4 +65,12 @@ bool weir_runtime(const weir_context *c, size_t i, weir_resident *out)
         return true;
     }
     return false;
+}
+
+bool weir_runtime(const weir_context *c, size_t i, weir_resident *out)
+{
+    base_lock_enter(c->lock);
+    bool found = read_one(c, i, out);
+    base_lock_leave(c->lock);
+    return found;
 }

@@ -7,6 +7,8 @@
 
 #include "weir/manager.h"
 
+#include <pthread.h>
+
 static void set(fixture *f, const char *name, const char *value)
 {
     assert_ok(f, weir_context_set(f->context, name, value, &f->err));
@@ -421,6 +423,64 @@ static void inside_a_request(void **state)
     }
 }
 
+typedef struct loader {
+    fixture *f;
+    char path[256];
+    uint64_t wanted, hash;
+    weir_status status;
+    weir_error err;
+} loader;
+
+static void *load_main(void *arg)
+{
+    loader *l = arg;
+    for (int i = 0; i < 3 && l->status == WEIR_OK; i++) {
+        weir_model *m = NULL;
+        weir_session *s = NULL;
+        weir_plan plan = {.struct_size = sizeof plan};
+        weir_load_options o = small_load();
+        l->hash = 0;
+        l->status = weir_model_open(l->f->context, l->path, &m, &l->err);
+        if (l->status == WEIR_OK) l->status = weir_model_plan(m, &o, &plan, &l->err);
+        if (l->status == WEIR_OK) l->status = weir_model_load(m, &o, &l->err);
+        if (l->status == WEIR_OK) l->status = weir_session_create(m, &s, &l->err);
+        if (l->status == WEIR_OK) l->status = run(s, &l->hash, &l->err);
+        weir_session_destroy(s);
+        weir_model_close(m);
+        if (l->hash != l->wanted) break;
+    }
+    return NULL;
+}
+
+/* Two threads open, plan, load, run and close models on one device of one context, and open it through
+ * managers beside that: the device is opened once at a time, nothing is lost, and all answers are right. What
+ * a sanitizer of threads says of it is part of the test. */
+static void loading_at_once(void **state)
+{
+    fixture *f = *state;
+    static const char *const archs[] = {"llama", "gemma3"};
+    loader l[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        l[i] = (loader){.f = f, .wanted = on_cpu(f, archs[i])};
+        snprintf(l[i].path, sizeof l[i].path, "%s", make_model(f, archs[i], 256));
+    }
+    uint64_t before = held(f);
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, load_main, &l[i]), 0);
+    for (int i = 0; i < 8; i++) {
+        weir_manager *manager;
+        assert_ok(f, weir_manager_create(f->context, NULL, &manager, &f->err));
+        weir_manager_destroy(manager);
+    }
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) {
+        if (l[i].status != WEIR_OK) fail_msg("%s: %s", archs[i], l[i].err.message);
+        assert_true(l[i].hash == l[i].wanted && l[i].hash != WEIR_HASH_SEED);
+    }
+    assert_int_equal(held(f), before);
+    assert_null(f->context->devices);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -432,6 +492,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(cancelled, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(inside_a_request, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(loading_at_once, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("runtime: a device with memory of its own", tests, NULL, NULL);
 }
