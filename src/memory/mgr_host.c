@@ -9,6 +9,9 @@
 #include <string.h>
 
 #define RAM_READ_EVERY_S 0.1
+/* Copies come back with so much more free than the reserve, below which they go, and not at every phase. */
+#define RECOPY_EVERY_S 1.0
+#define RECOPY_SHARE   8
 
 /* ---- RAM ---- */
 
@@ -28,11 +31,13 @@ static bool no_copies(const mem_handle *h)
            (m->unified && h->copy_limit_bytes == UINT64_MAX);
 }
 
-/* R6.1, and never at the cost of what a budget must leave for allocations that have to succeed. */
-static bool may_copy(const mem_handle *h, uint64_t bytes)
+/* R6.1, and never at the cost of what a budget must leave for allocations that have to succeed. *lacks: only
+ * the machine's RAM is missing. */
+static bool may_copy(const mem_handle *h, uint64_t bytes, bool *lacks)
 {
     const mem_manager *m = h->m;
     base_ledger_view v;
+    *lacks = false;
     if (no_copies(h)) return false;
     if (h->copy_limit_bytes != UINT64_MAX) {
         if (bytes > h->copy_limit_bytes - base_min(h->copy_bytes, h->copy_limit_bytes)) return false;
@@ -45,7 +50,8 @@ static bool may_copy(const mem_handle *h, uint64_t bytes)
     }
     if (m->policy.host_copies == MEM_ON) return true;
     uint64_t room = mem_mgr_ram_free(m);
-    return room > bytes && room - bytes > m->tier->ram_reserve_bytes;
+    *lacks = room <= bytes || room - bytes <= m->tier->ram_reserve_bytes;
+    return !*lacks;
 }
 
 bool mem_mgr_pin_room(const mem_manager *m, uint64_t bytes)
@@ -225,15 +231,21 @@ void mem_mgr_host_prepare(mem_handle *h, mem_request *r)
         mgr_weight *w = &h->weights[i];
         if (w->source.host != NULL && !w->pinned && w->unit <= h->n_units) w->pinned = pin_storage(m, w);
     }
+    h->lacking_bytes = 0;
     if (no_copies(h)) return;
     for (uint32_t unit = 0; unit <= h->n_units; unit++) {
         mgr_unit *u = &h->units[unit];
         /* What is on the device already has no use for one, unless it was dropped for want of RAM. */
         if (u->image != NULL || u->bytes == 0 || u->filled) continue;
         if (h->copy_limit_bytes != UINT64_MAX && !mem_mgr_wants_image(h, unit)) continue;
-        bool has_files = lay_out(h, unit);
-        if (u->image_bytes == 0 || !may_copy(h, u->image_bytes)) continue;
-        if (allocate(h, u, has_files) && !fill_image(h, unit, r)) free_image(h, u); /* loading tells why */
+        bool has_files = lay_out(h, unit), lacks;
+        if (u->image_bytes == 0) continue;
+        if (may_copy(h, u->image_bytes, &lacks)) {
+            lacks = !allocate(h, u, has_files) && has_files;
+            if (u->image != NULL && !fill_image(h, unit, r)) free_image(h, u); /* loading tells why */
+        }
+        if (lacks && (h->lacking_bytes == 0 || u->image_bytes < h->lacking_bytes))
+            h->lacking_bytes = u->image_bytes;
     }
 }
 
@@ -274,6 +286,18 @@ static uint64_t ram_free_lately(const mem_manager *m)
         t->ram_read_at = now;
     }
     return t->ram_free_bytes;
+}
+
+bool mem_mgr_may_recopy(mem_handle *h)
+{
+    mgr_tier *t = h->m->tier;
+    if (h->lacking_bytes == 0) return false;
+    double now = base_now(h->m->env);
+    if (now - t->copies_checked < RECOPY_EVERY_S) return false;
+    t->copies_checked = now;
+    uint64_t enough = t->ram_reserve_bytes + t->ram_reserve_bytes / RECOPY_SHARE;
+    uint64_t room = ram_free_lately(h->m);
+    return room > enough && room - enough > h->lacking_bytes;
 }
 
 void mem_mgr_ram_pressure(mem_manager *m)

@@ -44,7 +44,8 @@ typedef struct mgr_tier {
     mem_request *requests;
     mem_manager *managers;
     uint64_t pinned_bytes, max_pinned_bytes, host_copy_bytes, ram_reserve_bytes;
-    double ram_read_at; /* when ram_free_bytes was read; 0: never */
+    double ram_read_at;    /* when ram_free_bytes was read; 0: never */
+    double copies_checked; /* when copies that found no RAM were last thought of */
     uint64_t ram_free_bytes;
     char *proc_root, *cgroup_root;
     struct mgr_ratio {
@@ -177,6 +178,7 @@ struct mem_handle {
     uint64_t keep_bytes, kept_bytes; /* promised, and taken of it */
     uint64_t copy_limit_bytes;       /* UINT64_MAX: R6.1 */
     uint64_t copy_bytes;             /* its images */
+    uint64_t lacking_bytes;          /* the smallest image that was wanted and found no RAM; 0: none */
     bool copies_own_word;
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *on_load_arg;
@@ -209,7 +211,8 @@ typedef struct mgr_part { /* of a phase, on one manager */
     uint64_t held;       /* live, and what was given back and waits to be used again */
     uint64_t n_failures; /* of the manager, when the phase began */
     double calibration;
-    bool settled; /* nothing was weighed: all is as the last phase left it */
+    bool settled;  /* nothing was weighed: all is as the last phase left it */
+    bool recopies; /* settled, but there is RAM again for copies that found none */
 } mgr_part;
 
 struct mem_phase {
@@ -319,6 +322,8 @@ bool mem_mgr_move_off(mem_handle *h, bool keep_changes); /* likewise */
 /* Pins what lies in RAM and copies there what may be copied, as far as there is room. Fails nothing. */
 void mem_mgr_host_prepare(mem_handle *h, mem_request *r);
 void mem_mgr_host_release(mem_handle *h);
+/* Whether copies that found no RAM would find some now; looks once a second at most. */
+bool mem_mgr_may_recopy(mem_handle *h);
 void mem_mgr_drop_image(mem_handle *h, uint32_t unit);
 /* Bytes of a unit's image, 0: it has none; files: some of it lie in files. */
 uint64_t mem_mgr_image_bytes(mem_handle *h, uint32_t unit, bool *files);

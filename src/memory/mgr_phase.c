@@ -253,6 +253,7 @@ static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
     if (part->settled) {
         watch_ram(m);
         part->settled = is_settled(part, p);
+        part->recopies = part->settled && mem_mgr_may_recopy(p->handles[0]); /* settled: the only one */
         if (part->settled) return false;
     }
     mem_mgr_ram_pressure(m);
@@ -454,9 +455,12 @@ static weir_status place_all(mem_request *r, mem_phase *p, weir_error *err)
         status = mem_mgr_load_ram(p->handles[i], r, err);
     }
     for (uint32_t i = 0; i < p->n_handles && status == WEIR_OK; i++) {
-        if (p->handles[i]->m->mem == NULL || part_of(p, p->handles[i]->m)->settled) continue;
+        mem_handle *h = p->handles[i];
+        if (h->m->mem == NULL) continue;
+        const mgr_part *part = part_of(p, h->m);
+        if (part->settled && !part->recopies) continue;
         copying = true;
-        status = mem_mgr_load(p->handles[i], r, err);
+        status = mem_mgr_load(h, r, err);
     }
     for (uint32_t i = 0; i < p->n_handles; i++) {
         mem_handle *h = p->handles[i];

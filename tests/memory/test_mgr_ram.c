@@ -394,6 +394,50 @@ static void run_out_once(rig *r, const model *x)
     mem_request_end(q);
 }
 
+/* R6.1, R6.5: copies that went for want of RAM are made again when there is RAM again, by a phase that finds
+ * all else as it was; a little more than the reserve is not enough, so that they do not come and go. */
+static void copies_come_back(void **state)
+{
+    (void)state;
+    rig r;
+    model source, x, other;
+    char path[128];
+    log_text log = {.used = 0};
+    mem_policy policy = machine_policy();
+    policy.vram_mode = MEM_VRAM_LOW;
+    machine_has(5000);
+    open_rig(&r, device_of(4 * WHOLE), policy);
+    r.env->clock_fn = hurried_clock;
+    open_model(&r, r.m, &source, "f", MEM_SEQUENCE, NULL);
+    base_file *file = model_file(&r, &source, path);
+    open_model(&r, r.m, &x, "f", MEM_SEQUENCE, file);
+    open_model(&r, r.m, &other, "other", MEM_SEQUENCE, NULL);
+    check_model(&r, r.m, &x);
+    assert_int_equal(check_model(&r, r.m, &x).read_bytes, 0);
+    machine_has(900);
+    check_model(&r, r.m, &other); /* x is idle: its copies go */
+    assert_int_equal(info_of(&x).host_bytes, 0);
+    check_model(&r, r.m, &x);
+    for (int i = 0; i < 3; i++) {
+        machine_has(i == 0 ? 900 : 1050);
+        assert_true(check_model(&r, r.m, &x).read_bytes >= 2 * N_UNITS * UNIT_BYTES);
+        assert_int_equal(info_of(&x).host_bytes, 0);
+    }
+    machine_has(1200);
+    r.env->log_fn = take_log;
+    r.env->log_arg = &log;
+    assert_int_equal(check_model(&r, r.m, &x).read_bytes, N_UNITS * UNIT_BYTES); /* once, into the copies */
+    assert_int_equal(info_of(&x).host_bytes, N_UNITS * UNIT_BYTES);
+    assert_int_equal(check_model(&r, r.m, &x).read_bytes, 0);
+    assert_string_equal(log.text, ""); /* nothing was weighed */
+    close_model(&other);
+    close_model(&x);
+    close_model(&source);
+    base_file_close(file);
+    unlink(path);
+    close_rig(&r);
+}
+
 /* R6.5: below the reserve copies of whole components go first, the least recently used one first, then idle
  * models leave, never a pinned or busy one, and no more than is needed. */
 static void below_the_reserve(void **state)
@@ -605,11 +649,17 @@ static void one_ledger_over_three_tiers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pinned_in_place),         cmocka_unit_test(copies_while_there_is_ram),
-        cmocka_unit_test(loading_holds_no_copy),   cmocka_unit_test(replacing),
-        cmocka_unit_test(replacing_is_checked),    cmocka_unit_test(destroying_copies_nothing_back),
-        cmocka_unit_test(below_the_reserve),       cmocka_unit_test(the_phase_itself_stays),
-        cmocka_unit_test(ram_is_of_the_same_file), cmocka_unit_test(one_ledger_over_three_tiers),
+        cmocka_unit_test(pinned_in_place),
+        cmocka_unit_test(copies_while_there_is_ram),
+        cmocka_unit_test(loading_holds_no_copy),
+        cmocka_unit_test(replacing),
+        cmocka_unit_test(replacing_is_checked),
+        cmocka_unit_test(destroying_copies_nothing_back),
+        cmocka_unit_test(copies_come_back),
+        cmocka_unit_test(below_the_reserve),
+        cmocka_unit_test(the_phase_itself_stays),
+        cmocka_unit_test(ram_is_of_the_same_file),
+        cmocka_unit_test(one_ledger_over_three_tiers),
     };
     return cmocka_run_group_tests_name("memory manager: RAM", tests, NULL, remove_machine);
 }
