@@ -165,11 +165,13 @@ weir_status mem_handle_alloc(mem_handle *h, uint64_t bytes, const char *label, v
                              weir_error *err);
 /* From one such block to another, or within one where the ranges do not meet; done when it returns. */
 weir_status mem_handle_copy(mem_handle *h, void *dst, const void *src, uint64_t bytes, weir_error *err);
-/* The device's own work space (dev_table.reserve_workspace), likewise; it stays with the device. */
+/* The device's own work space (dev_table.reserve_workspace), likewise; it stays with the device, for all. */
 weir_status mem_handle_workspace(mem_handle *h, size_t k, uint32_t n_positions, uint32_t head_dim,
                                  weir_error *err);
-/* So much kept memory the component will have in all; what it has not taken yet is nobody else's, nor for its
- * own weights. */
+/* So much of it is there: what a component is to promise itself is what it needs beyond that. */
+uint64_t mem_manager_workspace_bytes(mem_manager *m);
+/* So much kept memory the component will have in all, and work space beyond what is there; what it has not
+ * taken yet is nobody else's, nor for its own weights. */
 void mem_handle_keep(mem_handle *h, uint64_t bytes);
 /* Its copies in RAM take so many bytes at most, those of units that stream first. own_word: the user gave
  * the budget that they are of, and no reserve counts (R6.1, R6.5). Without this call: R6.1 for all units. */

@@ -87,6 +87,7 @@ struct mem_manager {
     mem_handle *handles;
     uint64_t device_bytes[BASE_DEVICE_TAG_COUNT];
     uint64_t workspace_bytes; /* of the device's own work space, so far */
+    uint64_t workspace_taken; /* what the device took for it, booked as kept memory */
     uint64_t epoch;           /* counts changes of what phases find: placements, kept memory, policy */
     uint64_t n_failures;      /* of streams, so far: what was under way then is worthless */
     mgr_kept *kept;
@@ -131,8 +132,7 @@ typedef struct mgr_slot {
 
 /* How a phase left a component that it alone listed: the next one need not weigh again. */
 typedef struct mgr_settled {
-    uint64_t workspace_bytes; /* of the device's own work space, so far */
-    uint64_t epoch;           /* the manager's; 0: not settled */
+    uint64_t epoch; /* the manager's; 0: not settled */
     uint64_t working, free_bytes, budget;
 } mgr_settled;
 
@@ -176,6 +176,7 @@ struct mem_handle {
     uint64_t cap_bytes;              /* R8.1; UINT64_MAX: none */
     uint64_t limit_bytes;            /* mem_handle_limit_weights; UINT64_MAX: none */
     uint64_t keep_bytes, kept_bytes; /* promised, and taken of it */
+    uint64_t workspace_taken;        /* of kept_bytes; stays with the device */
     uint64_t copy_limit_bytes;       /* UINT64_MAX: R6.1 */
     uint64_t copy_bytes;             /* its images */
     uint64_t lacking_bytes;          /* the smallest image that was wanted and found no RAM; 0: none */
@@ -338,6 +339,10 @@ bool mem_mgr_pin_room(const mem_manager *m, uint64_t bytes);
 bool mem_mgr_is_pinned_model(const mem_handle *h);
 /* Used of the device by this process, as the driver tells. */
 uint64_t mem_mgr_taken(mem_manager *m);
+
+/* mgr_keep.c */
+/* The manager goes: the device has its work space for itself again. */
+void mem_mgr_forget_workspace(mem_manager *m);
 
 /* mgr_calibrate.c */
 void mem_mgr_calibration_load(mem_manager *m); /* without the lock */

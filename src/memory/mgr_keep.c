@@ -131,13 +131,32 @@ weir_status mem_handle_workspace(mem_handle *h, size_t k, uint32_t n_positions, 
         status = t->reserve_workspace(m->device, k, n_positions, head_dim, err);
     }
     if (status == WEIR_OK && more != 0) {
-        uint64_t after = mem_mgr_taken(m);
+        uint64_t after = mem_mgr_taken(m), taken = after > before ? after - before : 0;
         m->workspace_bytes += more;
+        m->workspace_taken += taken;
+        m->device_bytes[BASE_DEVICE_KEPT] += taken;
+        base_ledger_book_device(m->env, BASE_DEVICE_KEPT, taken);
         m->epoch++;
-        h->kept_bytes += after > before ? after - before : 0;
+        h->kept_bytes += taken;
+        h->workspace_taken += taken;
     }
     mem_mgr_leave(m->tier);
     return status;
+}
+
+uint64_t mem_manager_workspace_bytes(mem_manager *m)
+{
+    base_lock_enter(m->tier->lock);
+    uint64_t bytes = m->workspace_bytes;
+    mem_mgr_leave(m->tier);
+    return bytes;
+}
+
+void mem_mgr_forget_workspace(mem_manager *m)
+{
+    m->device_bytes[BASE_DEVICE_KEPT] -= m->workspace_taken;
+    base_ledger_unbook_device(m->env, BASE_DEVICE_KEPT, m->workspace_taken);
+    m->workspace_taken = 0;
 }
 
 void mem_handle_keep(mem_handle *h, uint64_t bytes)
@@ -155,7 +174,7 @@ uint64_t mem_manager_room(mem_manager *m, const mem_handle *as)
     uint64_t room = mem_mgr_free_bytes(m, NULL), reserve = m->policy.vram_reserve_bytes;
     for (const mem_handle *h = m->handles; h != NULL; h = h->next)
         if (h->sealed && !mem_mgr_is_taken(h)) room += mem_mgr_held(h);
-    if (as != NULL) room += base_max(as->kept_bytes, as->keep_bytes);
+    if (as != NULL) room += base_max(as->kept_bytes, as->keep_bytes) - as->workspace_taken;
     mem_mgr_leave(m->tier);
     return room - base_min(room, reserve);
 }

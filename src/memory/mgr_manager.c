@@ -138,6 +138,7 @@ void mem_manager_destroy(mem_manager *m)
     while (m->kept != NULL) mem_manager_free(m, m->kept->address);
     base_lock_enter(t->lock);
     if (m->mem != NULL) mem_mgr_quiet(m);
+    mem_mgr_forget_workspace(m);
     if (m->stage != NULL && m->stage_pinned) {
         m->mem->pin_free(m->device, m->stage, 2 * MGR_STAGE_BYTES);
         base_ledger_release(m->env, BASE_TAG_PINNED, 2 * MGR_STAGE_BYTES);

@@ -242,6 +242,7 @@ weir_status rt_device_measure(rt_planner *p, weir_error *err)
     base_ledger_read(p->model->env, &with);
     p->source_bytes = with.bytes - without.bytes;
     p->staging_bytes = mem_manager_staging_bytes(p->target->manager);
+    p->device_workspace = mem_manager_workspace_bytes(p->target->manager);
     bool here = run != NULL && run->source != NULL && run->target == p->target;
     p->device_room = mem_manager_room(p->target->manager, here ? mem_source_handle(run->source) : NULL);
     p->on_device = true;

@@ -270,11 +270,12 @@ typedef struct rt_planner {
     uint64_t aio_bytes, aio_process_bytes; /* of a reader, measured */
     mem_plan smallest, whole;              /* of the weights in RAM */
     bool on_device;
-    bool device_in_ram;     /* its memory is the machine's RAM: one budget for both */
-    mem_source *source;     /* to be asked what the manager would decide */
-    uint64_t source_bytes;  /* of RAM, for its tables */
-    uint64_t staging_bytes; /* of RAM, that the load will open */
-    uint64_t device_room;   /* what this load may take there */
+    bool device_in_ram;        /* its memory is the machine's RAM: one budget for both */
+    mem_source *source;        /* to be asked what the manager would decide */
+    uint64_t source_bytes;     /* of RAM, for its tables */
+    uint64_t staging_bytes;    /* of RAM, that the load will open */
+    uint64_t device_workspace; /* that is there already, for all who compute on it */
+    uint64_t device_room;      /* what this load may take there */
     mem_handle_plan device_sizes;
     uint32_t n_shapes;
     rt_shape shapes[RT_MAX_SHAPES];

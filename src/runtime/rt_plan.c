@@ -192,6 +192,7 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
     add[BASE_TAG_PINNED] = p->staging_bytes;
     add[BASE_TAG_RUNTIME] = runtime_bytes(p, c);
     add[BASE_TAG_PROCESS] = rt_add(p->process_bytes, p->aio_process_bytes);
+    if (p->on_device) workspace -= base_min(workspace, p->device_workspace);
     *out = (rt_need){.device_bytes = p->on_device ? rt_add(kv, rt_add(arena, workspace)) : 0};
     for (int t = 0; t < BASE_TAG_COUNT; t++) {
         out->tag_bytes[t] = rt_add(p->before.tag_bytes[t], add[t]);

@@ -257,9 +257,56 @@ static void the_device_is_the_contexts(void **state)
     play(f, &a);
     close_player(&a);
     assert_ok(f, weir_manager_get_info(manager, &info, &f->err));
-    assert_int_equal(info.n_components + info.kept_bytes + info.fixed_bytes + info.slot_bytes, 0);
+    assert_int_equal(info.n_components + info.fixed_bytes + info.slot_bytes, 0);
+    /* The device's work space stays with it. */
+    assert_true(info.kept_bytes != 0 && info.kept_bytes == info.total_bytes - info.free_bytes);
     weir_manager_destroy(manager);
     assert_null(f->context->devices);
+}
+
+/* X3, R3.1: the device's work space is in the ledger as what else lies there; who loads beside another model
+ * needs what is missing of it, and promises itself no more, so that nothing stays reserved that nobody takes.
+ */
+static void work_space_is_shared(void **state)
+{
+    fixture *f = *state;
+    static const char *const archs[] = {"llama", "gemma3"};
+    uint64_t wanted[2] = {on_cpu(f, archs[0]), on_cpu(f, archs[1])}, hash, room = 0;
+    weir_model *m[2];
+    weir_session *s[2];
+    weir_load_options o = small_load();
+    base_ledger_view v;
+    o.ctx_tokens = 2048;
+    set(f, "compute.vram_mode", "auto");
+    set(f, "compute.vram_reserve_mb", "0");
+    for (int i = 0; i < 2; i++) {
+        m[i] = open_small(f, archs[i]);
+        assert_ok(f, weir_model_load(m[i], &o, &f->err));
+        assert_ok(f, weir_session_create(m[i], &s[i], &f->err));
+        assert_ok(f, run(s[i], &hash, &f->err));
+        assert_true(hash == wanted[i] && hash != WEIR_HASH_SEED);
+        weir_memory_report r = report_of(f, m[i]);
+        base_ledger_read(f->context->env, &v);
+        assert_in_range(r.device_taken_bytes - v.device_bytes, 0, 8 * 4096); /* what is rounded up */
+        mem_manager *manager = m[i]->run->target->manager;
+        uint64_t there = mem_manager_workspace_bytes(manager);
+        assert_true(there > 100000);
+        /* Of what was promised nothing but roundings is left; weights could yield. */
+        room = mem_manager_room(manager, NULL);
+        uint64_t kept = report_of(f, m[0]).device_kept_bytes + (i > 0 ? r.device_kept_bytes : 0);
+        assert_in_range(64000000 - kept - room, 0, (uint64_t)(i + 1) * 131072);
+        /* The same model again finds its own room, and the work space. */
+        weir_plan plan = {.struct_size = sizeof plan};
+        assert_ok(f, weir_model_plan(m[i], &o, &plan, &f->err));
+        assert_true(plan.device_room_bytes >= plan.device_planned_bytes);
+        if (i > 0) assert_int_equal(plan.device_planned_bytes, m[i]->run->plan.view.device_planned_bytes);
+    }
+    for (int i = 0; i < 2; i++) {
+        weir_session_destroy(s[i]);
+        weir_model_close(m[i]);
+    }
+    base_ledger_read(f->context->env, &v);
+    assert_int_equal(v.device_bytes, 0);
 }
 
 /* `weir plan` says what a load does, at every size of the device, with and without copies in RAM. */
@@ -492,6 +539,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(cancelled, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(inside_a_request, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(work_space_is_shared, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(loading_at_once, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("runtime: a device with memory of its own", tests, NULL, NULL);
