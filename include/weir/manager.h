@@ -48,6 +48,10 @@ WEIR_API weir_status weir_manager_create(weir_context *c, const weir_manager_opt
 WEIR_API void weir_manager_destroy(weir_manager *m);
 /* Moves idle components off, pinned ones too where `pinned`; returns the device bytes that became free. */
 WEIR_API uint64_t weir_manager_unload_idle(weir_manager *m, bool pinned);
+/* The same for models that nobody has used for so many seconds, for a server to call now and then; 0: all
+ * that are idle. What one engine registered is one model; language models on the device are each one, and
+ * their weights come back with their next pass. */
+WEIR_API uint64_t weir_manager_unload_idle_for(weir_manager *m, double seconds, bool pinned);
 /* Device memory that stays across phases (key-value caches, the state of a decoder). Idle components yield
  * for it, and no phase counts it as its working memory. Contents undefined; what is left goes with the
  * manager. Errors: DEVICE_MEMORY, DEVICE, BUDGET, OUT_OF_MEMORY. */

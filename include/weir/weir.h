@@ -110,6 +110,7 @@ typedef struct weir_memory_check {
     bool oom_retry, oom_fallback;
     uint32_t jobs; /* at once on a device */
     double job_wait_s;
+    uint32_t max_resident_models; /* on devices; 0: any number */
     const char *pinned_models;
     uint32_t n_remarks; /* settings that will surprise; valid until the context's settings change */
     const char *remarks[8];

@@ -38,6 +38,9 @@
     X("compute.oom_fallback", "off", "then a leaner way whose result differs slightly: on, off")             \
     X("compute.gpu_jobs", "auto", "jobs at once on a device: auto (1), or 1 to 64")                          \
     X("compute.job_wait_s", "auto", "seconds that a job waits for others: auto (600), or a number")          \
+    X("compute.max_resident_models", "0",                                                                    \
+      "models whose weights are on devices at most; the one used longest ago leaves: 0 (any number), or a "  \
+      "number")                                                                                              \
     X("engines.pinned_models", "", "engines or engine:component that leave a device last")                   \
     X("compute.pressure", "auto", "let a budget shrink while memory is short: auto, off")                    \
     X("compute.device", "cpu", "what computes: cpu, sim (a simulated device), or opencl:N")                  \

@@ -26,6 +26,9 @@ void cli_print_memory_check(const weir_memory_check *k)
     printf("  retry          %s when a device has no memory\n", on_off(k->oom_retry));
     printf("  fallback       %s; a leaner way, whose result differs slightly\n", on_off(k->oom_fallback));
     printf("  jobs           %u at once on a device; others wait %.0f s at most\n", k->jobs, k->job_wait_s);
+    if (k->max_resident_models != 0)
+        printf("  models         %u on devices at most; the one used longest ago leaves\n",
+               k->max_resident_models);
     if (k->pinned_models[0] != '\0') printf("  pinned models  %s\n", k->pinned_models);
     for (uint32_t i = 0; i < k->n_remarks; i++) printf("  note           %s\n", k->remarks[i]);
 }
@@ -46,7 +49,8 @@ json_t *cli_json_memory_check(const weir_memory_check *k)
                                   {"max_pinned_bytes", k->max_pinned_bytes},
                                   {"copy_streams", k->copy_streams},
                                   {"copies_ahead", k->copies_ahead},
-                                  {"jobs", k->jobs}};
+                                  {"jobs", k->jobs},
+                                  {"max_resident_models", k->max_resident_models}};
     cli_json_numbers(j, numbers, sizeof numbers / sizeof *numbers);
     json_object_set_new(j, "limit_bytes",
                         k->vram_limit_bytes != 0 ? cli_json_u64(k->vram_limit_bytes) : json_null());

@@ -51,6 +51,10 @@ typedef struct mem_policy {
     bool oom_retry;               /* compute.oom_retry [on] */
     bool oom_fallback;            /* compute.oom_fallback [off] */
     uint32_t gpu_jobs;            /* compute.gpu_jobs [1] */
+    /* compute.max_resident_models [0: any number] (R7.6): when a phase makes it more, the idle model used
+     * longest ago leaves its device. What one engine registered is one model, and each language model is one.
+     */
+    uint32_t max_resident_models;
     double wait_limit_s;          /* R3.7 [600] */
     const char *pinned_models;    /* engines.pinned_models: "engine" or "engine:component", separated by
                                    * commas; yield last, are never unloaded. Copied. NULL: none */
@@ -102,9 +106,10 @@ weir_status mem_manager_set_policy(mem_manager *m, const mem_policy *policy, wei
 weir_status mem_manager_open_staging(mem_manager *m, weir_error *err);
 /* What that takes of RAM (tag PINNED; IO where it cannot be pinned); 0 where it is there already. */
 uint64_t mem_manager_staging_bytes(mem_manager *m);
-/* Moves every idle handle off (after a job failed for memory, before training: R7.6). Pinned models too where
- * `pinned`. Returns the device bytes that became free. */
-uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned);
+/* Moves idle handles off (after a job failed for memory, before training: R7.6): those of models that nobody
+ * has used for idle_s seconds, 0: all that are idle. Pinned models too where `pinned`. Returns the device
+ * bytes that became free. */
+uint64_t mem_manager_unload_idle(mem_manager *m, double idle_s, bool pinned);
 
 typedef struct mem_manager_info {
     mem_policy policy;      /* strings are the manager's */

@@ -34,6 +34,7 @@ weir_status mem_handle_create(mem_manager *m, const char *engine, const char *co
                       .calibration = 1,
                       .reason = ""};
     h->last_unit = MGR_NONE;
+    h->used_at = base_now(m->env);
     h->engine = base_strdup(m->env, BASE_TAG_METADATA, engine, err);
     if (h->engine != NULL) h->component = base_strdup(m->env, BASE_TAG_METADATA, component, err);
     if (h->component == NULL) {

@@ -8,6 +8,7 @@
  *   mgr_host.c     copies in RAM, pinning, RAM reserve    mgr_calibrate.c, mgr_policy.c
  *   mgr_keep.c     memory that stays across phases        mgr_source.c   programs that run over handles
  *   mgr_prefetch.c whether copies ahead pay, measured     mgr_log.c      lines, told without the lock
+ *   mgr_idle.c     idle models leave
  *
  * The rules of the shared state are in README.md. */
 #ifndef WEIR_MGR_INTERNAL_H
@@ -188,6 +189,8 @@ struct mem_handle {
     mem_request *user;  /* the request whose phase uses it */
     bool leaving;       /* what was computed is being copied back, without the lock: as good as used */
     uint64_t used;      /* when last */
+    double used_at;     /* the same in seconds */
+    bool is_model;      /* whatever its engine's others are */
     uint64_t stuck;     /* when it last could not yield */
     uint32_t last_unit;
     uint32_t n_entered; /* units that stream, in this phase */
@@ -267,8 +270,8 @@ weir_status mem_mgr_alloc(mem_manager *m, base_device_tag tag, uint64_t bytes, c
                           mem_request *r, const mem_phase *p, void **out, weir_error *err);
 void mem_mgr_free(mem_manager *m, base_device_tag tag, uint64_t bytes, void *address);
 bool mem_mgr_lists(const mem_phase *p, const mem_handle *h);
-/* Moves idle handles off; returns the bytes that became free. */
-uint64_t mem_mgr_unload_idle(mem_manager *m, bool pinned);
+/* Says that h gave up bytes for a phase of r (NULL: for others), in the log and in r's report. */
+void mem_mgr_note_yield(mem_handle *h, mem_request *r, const mem_phase *p, uint64_t bytes);
 /* Waits, with the lock, until nothing of the device is on its way; the device forgets errors, n_failures
  * counts them. For what failed: a handle that no phase uses has nothing on its way. */
 void mem_mgr_quiet(mem_manager *m);
@@ -343,6 +346,12 @@ uint64_t mem_mgr_taken(mem_manager *m);
 /* mgr_keep.c */
 /* The manager goes: the device has its work space for itself again. */
 void mem_mgr_forget_workspace(mem_manager *m);
+
+/* mgr_idle.c */
+/* Idle models leave until no more than may are there, those that p lists included. */
+void mem_mgr_keep_few(mem_request *r, const mem_phase *p);
+/* Moves handles off whose models have been idle so long; returns the bytes that became free. */
+uint64_t mem_mgr_unload_idle(mem_manager *m, double idle_s, bool pinned);
 
 /* mgr_calibrate.c */
 void mem_mgr_calibration_load(mem_manager *m); /* without the lock */

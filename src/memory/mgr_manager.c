@@ -312,7 +312,7 @@ static void give_up(mem_handle *h, uint64_t bytes)
     if (mem_mgr_held(h) == 0) h->cap_bytes = UINT64_MAX;
 }
 
-static void note_yield(mem_handle *h, mem_request *r, const mem_phase *p, uint64_t bytes)
+void mem_mgr_note_yield(mem_handle *h, mem_request *r, const mem_phase *p, uint64_t bytes)
 {
     const char *whom = p != NULL && p->n_handles != 0 ? p->handles[0]->component : r != NULL ? r->name : "";
     mem_mgr_log(h->m->tier, BASE_LOG_INFO, "%s:%s gave up %llu bytes for %s", h->engine, h->component,
@@ -344,7 +344,7 @@ uint64_t mem_mgr_yield(mem_manager *m, uint64_t bytes, mem_request *r, const mem
         if (got == 0)
             h->stuck = since;
         else
-            note_yield(h, r, p, got);
+            mem_mgr_note_yield(h, r, p, got);
         freed += got;
     }
     if (freed != 0) m->mem->trim(m->device); /* R7.4 */
@@ -398,28 +398,6 @@ weir_status mem_manager_open_staging(mem_manager *m, weir_error *err)
     weir_status status = mem_mgr_open_stage(m, err != NULL ? err : &local);
     mem_mgr_leave(m->tier);
     return status;
-}
-
-uint64_t mem_mgr_unload_idle(mem_manager *m, bool pinned)
-{
-    uint64_t freed = 0;
-    if (m->mem == NULL) return 0;
-    for (mem_handle *h = m->handles; h != NULL; h = h->next) {
-        if (mem_mgr_is_taken(h) || !h->sealed || (mem_mgr_is_pinned_model(h) && !pinned)) continue;
-        freed += mem_mgr_held(h);
-        mem_mgr_move_off(h, true);
-        freed -= mem_mgr_held(h);
-    }
-    if (freed != 0) m->mem->trim(m->device);
-    return freed;
-}
-
-uint64_t mem_manager_unload_idle(mem_manager *m, bool pinned)
-{
-    base_lock_enter(m->tier->lock);
-    uint64_t freed = mem_mgr_unload_idle(m, pinned);
-    mem_mgr_leave(m->tier);
-    return freed;
 }
 
 weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_error *err)

@@ -136,7 +136,7 @@ void mem_request_end(mem_request *r)
     base_lock_enter(r->tier->lock);
     unlink_request(r);
     for (mem_manager *m = r->tier->managers; m != NULL && r->ran_out; m = m->next)
-        (void)mem_mgr_unload_idle(m, false); /* R7.6 */
+        (void)mem_mgr_unload_idle(m, 0, false); /* R7.6 */
     mem_mgr_leave(r->tier);
     base_free(r->tier->env, r->phase.blocks);
     base_free(r->tier->env, r);
@@ -302,6 +302,7 @@ static weir_status take_turn(mem_request *r, mem_phase *p, weir_error *err)
         for (uint32_t i = 0; i < p->n_handles; i++) busy |= mem_mgr_is_taken(p->handles[i]);
         /* Taken while it is weighed, since the lock may be given back for others that yield. */
         for (uint32_t i = 0; i < p->n_handles && !busy; i++) p->handles[i]->user = r;
+        if (!busy) mem_mgr_keep_few(r, p);
         for (uint32_t i = 0; i < p->n_parts && !busy; i++)
             if (p->parts[i].m->mem != NULL) cramped |= weigh(&p->parts[i], r, p);
         double waited = base_now(env) - begin;
@@ -477,10 +478,12 @@ static weir_status place_all(mem_request *r, mem_phase *p, weir_error *err)
 
 static void let_go(mem_phase *p)
 {
+    double now = base_now(p->r->tier->env);
     for (uint32_t i = 0; i < p->n_handles; i++) {
         mem_handle *h = p->handles[i];
         if (h->user == p->r) h->user = NULL;
         h->used = ++p->r->tier->clock;
+        h->used_at = now;
     }
     p->r->open = false;
     base_lock_wake(p->r->tier->lock);

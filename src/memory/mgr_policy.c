@@ -100,7 +100,7 @@ static void read_mode(reader *r, mem_vram_mode *out)
 weir_status mem_policy_read(mem_policy *p, const base_settings *settings, weir_error *err)
 {
     reader r = {.settings = settings, .err = err};
-    uint64_t jobs = 1, offload = 2, wait = 600, max_mb = UINT64_MAX / MB;
+    uint64_t jobs = 1, offload = 2, wait = 600, models = 0, max_mb = UINT64_MAX / MB;
     mem_switch retry = MEM_ON, fallback = MEM_OFF;
     mem_policy_init(p);
     read_mode(&r, &p->vram_mode);
@@ -110,6 +110,7 @@ weir_status mem_policy_read(mem_policy *p, const base_settings *settings, weir_e
     read_number(&r, "compute.async_offload", MEM_MAX_OFFLOAD, 1, &offload);
     read_number(&r, "compute.gpu_jobs", 64, 1, &jobs);
     read_number(&r, "compute.job_wait_s", 86400, 1, &wait);
+    read_number(&r, "compute.max_resident_models", 10000, 1, &models);
     read_switch(&r, "compute.host_copies", true, &p->host_copies);
     read_switch(&r, "compute.prefetch_sequence", true, &p->prefetch_sequence);
     read_switch(&r, "compute.oom_retry", false, &retry);
@@ -121,6 +122,7 @@ weir_status mem_policy_read(mem_policy *p, const base_settings *settings, weir_e
     p->async_offload = (uint32_t)offload;
     p->gpu_jobs = (uint32_t)jobs;
     p->wait_limit_s = (double)wait;
+    p->max_resident_models = (uint32_t)models;
     p->oom_retry = retry == MEM_ON;
     p->oom_fallback = fallback == MEM_ON;
     p->pinned_models = base_settings_get(settings, "engines.pinned_models");

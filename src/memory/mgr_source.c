@@ -64,6 +64,7 @@ weir_status mem_source_create(mem_component *c, mem_manager *m, const char *engi
     s->ids = base_alloc_array(c->env, BASE_TAG_METADATA, base_max(c->n_weights, 1), sizeof *s->ids, &local);
     if (s->ids == NULL) goto fail;
     if (mem_handle_create(m, engine, name, c->kind, &s->h, &local) != WEIR_OK) goto fail;
+    s->h->is_model = true;
     if (add_weights(s, &local) != WEIR_OK) goto fail;
     *out = s;
     return WEIR_OK;

@@ -55,7 +55,12 @@ void weir_manager_destroy(weir_manager *m)
 
 uint64_t weir_manager_unload_idle(weir_manager *m, bool pinned)
 {
-    return mem_manager_unload_idle(m->m, pinned);
+    return mem_manager_unload_idle(m->m, 0, pinned);
+}
+
+uint64_t weir_manager_unload_idle_for(weir_manager *m, double seconds, bool pinned)
+{
+    return mem_manager_unload_idle(m->m, seconds, pinned);
 }
 
 weir_status weir_manager_alloc(weir_manager *m, uint64_t bytes, const char *label, void **address,

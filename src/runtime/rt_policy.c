@@ -59,6 +59,7 @@ weir_status weir_memory_check_read(weir_context *c, weir_memory_check *out, weir
         .oom_fallback = p.oom_fallback,
         .jobs = p.gpu_jobs,
         .job_wait_s = p.wait_limit_s,
+        .max_resident_models = p.max_resident_models,
         .pinned_models = p.pinned_models != NULL ? p.pinned_models : "",
     };
     k.makes_host_copies =

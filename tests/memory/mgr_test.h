@@ -87,8 +87,8 @@ static inline void close_rig(rig *r)
 }
 
 /* Six units of 128 KiB by name and a fixed part of 4 KiB; registered under the manager m. */
-static inline void open_model(rig *r, mem_manager *m, model *x, const char *name, mem_kind kind,
-                              base_file *file)
+static inline void open_model_of(rig *r, mem_manager *m, model *x, const char *engine, const char *name,
+                                 mem_kind kind, base_file *file)
 {
     memset(x, 0, sizeof *x);
     x->rounds = 2;
@@ -98,7 +98,7 @@ static inline void open_model(rig *r, mem_manager *m, model *x, const char *name
     uint32_t v = (uint32_t)name[0] * 2654435761u;
     for (uint32_t i = 0; i < (N_UNITS * UNIT_BYTES + 4096) / 4; i++)
         x->data[i] = v = v * 1664525u + 1013904223u;
-    ok(r, mem_handle_create(m, "test", name, kind, &x->h, &r->err));
+    ok(r, mem_handle_create(m, engine, name, kind, &x->h, &r->err));
     for (uint32_t i = 0; i <= N_UNITS; i++) {
         char text[32];
         uint32_t unit = MEM_UNIT_DEFAULT;
@@ -115,6 +115,12 @@ static inline void open_model(rig *r, mem_manager *m, model *x, const char *name
         assert_int_equal(id, i);
     }
     ok(r, mem_handle_seal(x->h, &r->err));
+}
+
+static inline void open_model(rig *r, mem_manager *m, model *x, const char *name, mem_kind kind,
+                              base_file *file)
+{
+    open_model_of(r, m, x, "test", name, kind, file);
 }
 
 static inline void close_model(model *x)

@@ -105,7 +105,7 @@ static void eviction_chaos(void **state)
             uint32_t which = base_rng_u32(&rng) % N_MODELS, unit = base_rng_u32(&rng) % N_UNITS;
             switch (base_rng_u32(&rng) % 8) {
             case 0: ok(&r, mem_handle_unload(models[which].h, base_rng_u32(&rng) % 2, &r.err)); break;
-            case 1: mem_manager_unload_idle(r.m, base_rng_u32(&rng) % 2); break;
+            case 1: mem_manager_unload_idle(r.m, 0, base_rng_u32(&rng) % 2); break;
             case 2: {
                 const mem_handle_weight w = {
                     .name = "w", .bytes = UNIT_BYTES, .host = models[which].data + unit * UNIT_BYTES / 4};

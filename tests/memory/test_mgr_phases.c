@@ -523,7 +523,7 @@ static void changes_come_back(void **state)
 
     const base_fault_rule rule = {.site = BASE_FAULT_COPY, .length = -1};
     ok(&r, base_fault_arm(r.env, &rule, &r.err));
-    assert_int_equal(mem_manager_unload_idle(r.m, true), 0);
+    assert_int_equal(mem_manager_unload_idle(r.m, 0, true), 0);
     assert_true(device_bytes(&r) != 0);
     base_fault_clear(r.env);
     /* A device that never gives it back: who wants room asks, and goes on without. */

@@ -23,7 +23,7 @@ static void phases_hold_what_they_list(void **state)
     mem_phase *p = use(&r, q, &a.h, 1, 200000);
     assert_int_equal(manager_info(&r).free_bytes, before - WHOLE - 200000);
     assert_true(info_of(&a).whole && info_of(&a).busy && info_of(&b).whole);
-    assert_int_equal(mem_manager_unload_idle(r.m, true), WHOLE); /* b, and not a */
+    assert_int_equal(mem_manager_unload_idle(r.m, 0, true), WHOLE); /* b, and not a */
     assert_true(info_of(&a).whole && info_of(&b).loaded_bytes == 0);
     assert_int_equal(mem_handle_unload(a.h, true, &r.err), WEIR_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(r.err.message, "test:a is used by request test"));
