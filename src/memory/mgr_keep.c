@@ -121,7 +121,7 @@ weir_status mem_handle_workspace(mem_handle *h, size_t k, uint32_t n_positions, 
     base_lock_enter(m->tier->lock);
     uint64_t bytes = t->workspace_bytes(m->device, k, n_positions, head_dim);
     uint64_t more = bytes > m->workspace_bytes ? bytes - m->workspace_bytes : 0;
-    if (more != 0) make_room(m, h, bytes);
+    if (more != 0) make_room(m, h, more);
     uint64_t before = mem_mgr_taken(m);
     weir_status status = t->reserve_workspace(m->device, k, n_positions, head_dim, err);
     for (bool again = true; status == WEIR_ERR_DEVICE_MEMORY && again;) { /* as mem_mgr_alloc */

@@ -254,6 +254,7 @@ weir_status rt_device_measure(rt_planner *p, weir_error *err)
     p->smallest = (mem_plan){.io_bytes = p->smallest.io_bytes, .by_row_bytes = p->smallest.by_row_bytes};
     p->whole = p->smallest;
     p->device_in_ram = all.device.unified;
+    p->workspace_there = here ? run->plan.workspace_there : all.workspace_bytes;
     if (p->device_in_ram) {
         p->smallest.smallest_bytes = p->device_sizes.smallest_bytes + RAM_SLACK_BYTES;
         p->whole.whole_bytes = p->device_sizes.size_bytes + RAM_SLACK_BYTES;
@@ -301,6 +302,7 @@ void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
     uint64_t room = p->device_room - base_min(keeps, p->device_room);
     mem_handle_plan *d = &out->device;
     out->on_device = true;
+    out->workspace_there = p->workspace_there;
     out->device_need_bytes = need->device_bytes;
     decide(p, need, room, out);
     out->memory = (mem_plan){.io_bytes = p->smallest.io_bytes,

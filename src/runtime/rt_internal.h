@@ -134,6 +134,7 @@ typedef struct rt_plan {
     uint64_t device_need_bytes; /* caches, activations, work space there */
     uint64_t device_ram_bytes;  /* weights there, where its memory is the machine's RAM and counts here too */
     uint64_t device_limit_bytes; /* that they may have there; UINT64_MAX: by the device's room alone */
+    uint64_t workspace_there;    /* of the device's own, before this load */
 } rt_plan;
 
 typedef struct rt_sampler rt_sampler;
@@ -154,10 +155,9 @@ typedef struct rt_loaded {
     rt_plan plan;
     base_ledger_view before; /* without what this load holds; for planning again while loaded */
     rt_device *target;
-    bool opened_target;           /* nobody had it open: its RAM is not in `before` */
-    dev_device *device;           /* of target */
-    mem_source *source;           /* NULL: computes in host memory */
-    uint64_t device_booked_bytes; /* under DEVICE */
+    bool opened_target; /* nobody had it open: its RAM is not in `before` */
+    dev_device *device; /* of target */
+    mem_source *source; /* NULL: computes in host memory */
     graph_program *program;
     bool placed;
     rt_sampler *sampler;
@@ -277,6 +277,7 @@ typedef struct rt_planner {
     uint64_t device_workspace; /* that is there already, for all who compute on it */
     uint64_t device_room;      /* what this load may take there */
     mem_handle_plan device_sizes;
+    uint64_t workspace_there; /* of the device's own, before this load */
     uint32_t n_shapes;
     rt_shape shapes[RT_MAX_SHAPES];
 } rt_planner;

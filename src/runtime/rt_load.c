@@ -14,7 +14,6 @@ static void run_free(weir_model *m, rt_loaded *run)
     graph_program_destroy(run->program);
     mem_source_destroy(run->source);
     rt_device_close(m->context, run->target);
-    base_ledger_release(env, BASE_TAG_DEVICE, run->device_booked_bytes);
     base_free(env, run);
 }
 
@@ -156,11 +155,6 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
     if (status == WEIR_OK) status = budget_set(m->context, &run->plan, err);
     if (status != WEIR_OK) return status;
     log_plan(m, &run->plan);
-    /* The driver allocates it, out of the same RAM. */
-    uint64_t device_bytes = run->plan.tag_bytes[BASE_TAG_DEVICE] - before.tag_bytes[BASE_TAG_DEVICE];
-    status = base_ledger_reserve(m->env, BASE_TAG_DEVICE, device_bytes, err);
-    if (status != WEIR_OK) return status;
-    run->device_booked_bytes = device_bytes;
     run->place_progress = o != NULL ? o->progress : NULL;
     run->place_progress_arg = o != NULL ? o->progress_arg : NULL;
     run->full_budget = run->plan.view.budget_bytes;

@@ -180,7 +180,9 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
     add[BASE_TAG_KV] = p->on_device ? 0 : kv;
     add[BASE_TAG_ACTIVATIONS] = p->on_device ? shape->info.host_bytes : arena;
     add[BASE_TAG_WORKSPACE] = p->on_device ? 0 : workspace;
-    add[BASE_TAG_DEVICE] = p->device_in_ram ? rt_add(kv, rt_add(arena, workspace)) : 0;
+    /* All who use the device share its work space. */
+    uint64_t own = workspace - base_min(workspace, p->workspace_there);
+    add[BASE_TAG_DEVICE] = p->device_in_ram ? rt_add(kv, rt_add(arena, own)) : 0;
     add[BASE_TAG_METADATA] = shape->program_bytes + TABLES_BYTES;
     for (uint32_t i = 0; i < mem_component_n_units(p->model->component); i++) {
         mem_unit_info unit;

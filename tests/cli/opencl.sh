@@ -76,6 +76,14 @@ if "$weir" doctor 2>/dev/null | grep -q "opencl:0:.* of the machine's memory"; t
     device=$(tr -d "\n " <"$tmp/out" | sed -n 's/.*"device":{"planned_bytes":\([0-9]*\).*/\1/p')
     [ "${device:-0}" -gt 100000000 ] && ok "memory on the device is in the plan: $device bytes" || no "memory on the device is not in the plan: $(cat "$tmp/err")"
     [ "${peak:-0}" -gt 0 ] && [ "$peak" -le "$all" ] && ok "measured peak $peak within the planned $all" || no "measured peak $peak, planned $all"
+    # alike_peak NAME: the last run's peak is within 2 % or 2 MiB of its plan
+    alike_peak() {
+        plan=$(field planned_peak_bytes "$tmp/out") peak=$(field peak_bytes "$tmp/out")
+        off=$((${peak:-0} - ${plan:-0})) may=$((${plan:-0} / 50))
+        [ $may -ge 2097152 ] || may=2097152
+        if [ "${peak:-0}" -gt 50000000 ] && [ "${off#-}" -le $may ]; then ok "$1: planned $plan, peak $peak"; else no "$1: planned $plan, peak $peak: $(head -n 1 "$tmp/err")"; fi
+    }
+    alike_peak "a plan on OpenCL is what is measured"
     within --mem $((all - 60000000))B
     budget=$(field budget_bytes "$tmp/out") peak=$(field peak_bytes "$tmp/out")
     if [ "${budget:-0}" = $((all - 60000000)) ] && [ "$peak" -le "$budget" ] && [ "$(field logits_hash "$tmp/out")" = "$whole" ] && [ "$(field reason "$tmp/out")" = budget ]; then
@@ -83,6 +91,7 @@ if "$weir" doctor 2>/dev/null | grep -q "opencl:0:.* of the machine's memory"; t
     else
         no "a budget below that: peak $peak of $budget: $(head -n 1 "$tmp/err")"
     fi
+    alike_peak "and its plan is what is measured"
     within --mem $((all - 60000000))B --set compute.vram_mode=high
     peak=$(field peak_bytes "$tmp/out")
     [ "${peak:-0}" -gt 0 ] && [ "$peak" -le "$budget" ] && [ "$(field logits_hash "$tmp/out")" = "$whole" ] && ok "and in mode high: peak $peak" || no "in mode high: peak $peak of $budget: $(head -n 1 "$tmp/err")"

@@ -44,6 +44,7 @@
     X(EnqueueReadBuffer)                                                                                     \
     X(EnqueueWriteBuffer)                                                                                    \
     X(EnqueueCopyBuffer)                                                                                     \
+    X(EnqueueFillBuffer)                                                                                     \
     X(EnqueueMapBuffer)                                                                                      \
     X(EnqueueUnmapMemObject)                                                                                 \
     X(EnqueueMigrateMemObjects)                                                                              \
@@ -163,7 +164,7 @@ typedef struct opencl_device {
     opencl_pinned *pinned;
     uint32_t n_pinned, max_pinned;
 
-    void *workspace;
+    void *workspace; /* NULL with bytes: a larger one was refused, it is taken again at its next use */
     uint64_t workspace_bytes;
     uint8_t *staging; /* host memory that small uploads of operations come from */
     size_t staging_used;

@@ -95,28 +95,47 @@ static weir_status range_insert(opencl_device *d, opencl_chunk *c, uint32_t inde
     return WEIR_OK;
 }
 
-/* A buffer that is really there: drivers often wait with that until the first use, when it is too late. */
+/* Drivers often wait with memory until its first use, when it is too late. Where it is the machine's RAM,
+ * every page of it is written, as base_pages_alloc does: what is booked is what the process holds. */
+static cl_int make_present(opencl_device *d, cl_mem mem, uint64_t bytes)
+{
+    const cl_uint zero = 0;
+    cl_int rc;
+
+    if (d->info.unified)
+        rc = d->api->EnqueueFillBuffer(d->own_queue, mem, &zero, sizeof(zero), 0, (size_t)bytes, 0, NULL,
+                                       NULL);
+    else
+        rc = d->api->EnqueueMigrateMemObjects(d->own_queue, 1, &mem, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED,
+                                              0, NULL, NULL);
+    return rc == CL_SUCCESS ? d->api->Finish(d->own_queue) : rc;
+}
+
 static weir_status buffer_create(opencl_device *d, uint64_t bytes, const char *label, cl_mem *out,
                                  weir_error *err)
 {
     cl_mem_flags flags = CL_MEM_READ_WRITE | (d->info.unified ? CL_MEM_ALLOC_HOST_PTR : 0);
     cl_int rc = CL_SUCCESS;
     cl_mem mem = NULL;
+    weir_error ledger;
 
+    if (d->info.unified && base_ledger_reserve(d->env, BASE_TAG_DEVICE, bytes, &ledger) != WEIR_OK)
+        return base_fail(err, WEIR_ERR_DEVICE_MEMORY,
+                         "device opencl:%u (%s), whose memory is the machine's, %llu bytes for %s: %s",
+                         d->index, d->info.name, (unsigned long long)bytes, label, ledger.message);
     if (bytes > d->info.max_alloc_bytes)
         rc = CL_INVALID_BUFFER_SIZE;
     else
         mem = d->api->CreateBuffer(d->context, flags, (size_t)bytes, NULL, &rc);
     if (rc == CL_SUCCESS) {
-        rc = d->api->EnqueueMigrateMemObjects(d->own_queue, 1, &mem, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED,
-                                              0, NULL, NULL);
-        if (rc == CL_SUCCESS) rc = d->api->Finish(d->own_queue);
+        rc = make_present(d, mem, bytes);
         if (rc != CL_SUCCESS) d->api->ReleaseMemObject(mem);
     }
     if (rc == CL_SUCCESS) {
         *out = mem;
         return WEIR_OK;
     }
+    if (d->info.unified) base_ledger_release(d->env, BASE_TAG_DEVICE, bytes);
     if (rc == CL_MEM_OBJECT_ALLOCATION_FAILURE || rc == CL_OUT_OF_RESOURCES || rc == CL_INVALID_BUFFER_SIZE ||
         rc == CL_OUT_OF_HOST_MEMORY)
         return base_fail(
@@ -126,6 +145,12 @@ static weir_status buffer_create(opencl_device *d, uint64_t bytes, const char *l
             d->index, d->info.name, (unsigned long long)bytes, label, opencl_error_text(rc), (int)rc,
             (unsigned long long)d->info.memory_bytes, (unsigned long long)d->info.max_alloc_bytes);
     return opencl_fail(d, rc, "CreateBuffer", err);
+}
+
+static void buffer_release(opencl_device *d, cl_mem mem, uint64_t bytes)
+{
+    d->api->ReleaseMemObject(mem);
+    if (d->info.unified) base_ledger_release(d->env, BASE_TAG_DEVICE, bytes);
 }
 
 /* A new chunk with one range in use. Called without the lock, since creating a buffer may take long. */
@@ -148,7 +173,7 @@ static weir_status chunk_add(opencl_device *d, uint64_t bytes, bool pool, opencl
     pthread_mutex_unlock(&d->lock);
     if (status != WEIR_OK) {
         base_free(d->env, c.used);
-        d->api->ReleaseMemObject(c.mem);
+        buffer_release(d, c.mem, bytes);
     }
     return status;
 }
@@ -196,20 +221,20 @@ weir_status opencl_alloc(dev_device *device, uint64_t bytes, const char *label, 
 }
 
 /* Takes chunk i out of the table; the caller releases its buffer outside of the lock. */
-static cl_mem chunk_remove(opencl_device *d, uint32_t i)
+static opencl_chunk chunk_remove(opencl_device *d, uint32_t i)
 {
-    cl_mem mem = d->chunk[i].mem;
+    opencl_chunk c = d->chunk[i];
 
-    base_free(d->env, d->chunk[i].used);
+    base_free(d->env, c.used);
     d->n_chunks--;
     memmove(&d->chunk[i], &d->chunk[i + 1], (d->n_chunks - i) * sizeof(d->chunk[0]));
-    return mem;
+    return c;
 }
 
 void opencl_free(dev_device *device, void *address)
 {
     opencl_device *d = opencl_of(device);
-    cl_mem gone = NULL;
+    opencl_chunk gone = {.mem = NULL};
     uint32_t i;
 
     if (address == NULL) return;
@@ -227,7 +252,7 @@ void opencl_free(dev_device *device, void *address)
         if (!c->pool && c->n_used == 0) gone = chunk_remove(d, i);
     }
     pthread_mutex_unlock(&d->lock);
-    if (gone != NULL) d->api->ReleaseMemObject(gone);
+    if (gone.mem != NULL) buffer_release(d, gone.mem, gone.bytes);
 }
 
 void opencl_trim(dev_device *device)
@@ -235,14 +260,14 @@ void opencl_trim(dev_device *device)
     opencl_device *d = opencl_of(device);
 
     for (;;) {
-        cl_mem gone = NULL;
+        opencl_chunk gone = {.mem = NULL};
 
         pthread_mutex_lock(&d->lock);
-        for (uint32_t i = 0; i < d->n_chunks && gone == NULL; i++)
+        for (uint32_t i = 0; i < d->n_chunks && gone.mem == NULL; i++)
             if (d->chunk[i].n_used == 0) gone = chunk_remove(d, i);
         pthread_mutex_unlock(&d->lock);
-        if (gone == NULL) return;
-        d->api->ReleaseMemObject(gone);
+        if (gone.mem == NULL) return;
+        buffer_release(d, gone.mem, gone.bytes);
     }
 }
 
@@ -358,7 +383,10 @@ void opencl_pin_unregister(dev_device *device, void *host)
 void opencl_memory_finish(opencl_device *d)
 {
     while (d->n_pinned > 0) opencl_pin_free(&d->device, d->pinned[0].host, d->pinned[0].bytes);
-    while (d->n_chunks > 0) d->api->ReleaseMemObject(chunk_remove(d, d->n_chunks - 1));
+    while (d->n_chunks > 0) {
+        opencl_chunk last = chunk_remove(d, d->n_chunks - 1);
+        buffer_release(d, last.mem, last.bytes);
+    }
     base_free(d->env, d->chunk);
     base_free(d->env, d->pinned);
 }

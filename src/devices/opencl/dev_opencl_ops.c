@@ -102,16 +102,24 @@ weir_status opencl_reserve_workspace(dev_device *device, size_t k, uint32_t n_po
     opencl_device *d = opencl_of(device);
     uint64_t bytes = opencl_workspace_bytes(device, k, n_positions, head_dim);
     weir_status status;
-    void *more;
 
     if (bytes <= d->workspace_bytes) return WEIR_OK;
     status = opencl_drain(d, DEV_STREAM_COMPUTE, err);
-    if (status == WEIR_OK) status = opencl_alloc(device, bytes, "work space", &more, err);
     if (status != WEIR_OK) return status;
+    /* The old one goes first, so that both are never there together. */
     opencl_free(device, d->workspace);
-    d->workspace = more;
-    d->workspace_bytes = bytes;
-    return WEIR_OK;
+    d->workspace = NULL;
+    status = opencl_alloc(device, bytes, "work space", &d->workspace, err);
+    if (status == WEIR_OK) d->workspace_bytes = bytes;
+    return status; /* after a refusal, use takes it again as large as it was */
+}
+
+static weir_status take_workspace(opencl_device *d, weir_error *err)
+{
+    if (d->workspace_bytes == 0)
+        return base_fail(err, WEIR_ERR_INTERNAL, "device opencl:%u: work space was not reserved", d->index);
+    if (d->workspace != NULL) return WEIR_OK;
+    return opencl_alloc(&d->device, d->workspace_bytes, "work space", &d->workspace, err);
 }
 
 /* ---- one operation each ---- */
@@ -165,9 +173,8 @@ static weir_status run_rms_norm(opencl_device *d, const dev_op *op, weir_error *
 {
     size_t per_row = op->cols / op->group, n = op->n_rows * per_row;
     size_t together = (size_t)(d->workspace_bytes / (LANES * sizeof(float)));
-    weir_status status = WEIR_OK;
+    weir_status status = take_workspace(d, err);
 
-    if (together == 0) return base_fail(err, WEIR_ERR_INTERNAL, "norm before work space was reserved");
     for (size_t first = 0; first < n && status == WEIR_OK; first += together) {
         size_t count = base_min(together, n - first);
         opencl_call c = call_begin(d, d->kernel.norm_lanes, err);
@@ -348,7 +355,7 @@ static weir_status attention_turn_run(opencl_device *d, const attention_turn *t,
 
 static weir_status run_attention(opencl_device *d, const dev_op *op, weir_error *err)
 {
-    weir_status status = WEIR_OK;
+    weir_status status = take_workspace(d, err);
 
     for (size_t r = 0, n; r < op->n_rows && status == WEIR_OK; r += n) {
         attention_turn t = {
