@@ -328,7 +328,10 @@ WEIR_API uint32_t weir_model_sessions(const weir_model *m);
 /* Another budget for a loaded model, between two passes: sessions stay, results stay the same. Weights that
  * both budgets keep stay in memory, only what is added is read. BUDGET below what the load's caches and
  * activations need, with nothing changed; after other errors it is as before or, where that fails too,
- * without weights: runs then fail until it is loaded again. Only where one model is loaded in the context.
+ * without weights: runs then fail until it is loaded again. Only where one model is loaded in the context. On
+ * a device with memory of its own, settings of it that were changed (compute.vram_limit_mb, .vram_reserve_mb,
+ * .vram_mode, .host_copies) hold from then on, too: BUDGET where they leave less than the smallest working
+ * set; after other errors the next run places again what it finds missing.
  * With the setting compute.pressure the budget follows by itself what the machine and its control groups
  * leave, never above what was given here or to the load. */
 WEIR_API weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err);

@@ -182,6 +182,10 @@ void mem_handle_keep(mem_handle *h, uint64_t bytes);
 /* Its copies in RAM take so many bytes at most, those of units that stream first. own_word: the user gave
  * the budget that they are of, and no reserve counts (R6.1, R6.5). Without this call: R6.1 for all units. */
 void mem_handle_limit_copies(mem_handle *h, uint64_t bytes, bool own_word);
+/* Gives back what the limits, the policy and so much room do not keep: blocks of units, and copies in RAM
+ * beyond copy_bytes. The next phase takes what they add. So, where both go over to other budgets, all has
+ * been given back before anything is taken. The handle is idle. */
+void mem_handle_give_back(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes);
 /* Its weights take so many bytes of the device at most, in every mode and whatever room there is: what a
  * budget of RAM leaves them where the device's memory is RAM. Below the smallest working set that is tried
  * all the same. UINT64_MAX, and without this call: no limit. */

@@ -90,6 +90,16 @@ uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget)
     return decide_for(h, budget);
 }
 
+uint64_t mem_mgr_copy_share(mem_handle *h, uint32_t unit, uint64_t *left)
+{
+    bool files = false;
+    if (!mem_mgr_wants_image(h, unit)) return 0;
+    uint64_t bytes = base_align_up(mem_mgr_image_bytes(h, unit, &files), MGR_PAGE_BYTES);
+    if (bytes > *left) return 0;
+    *left -= bytes;
+    return bytes;
+}
+
 void mem_handle_decide(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes, mem_handle_plan *out)
 {
     *out = (mem_handle_plan){.size_bytes = h->whole_bytes, .fixed_bytes = h->units[h->n_units].bytes};
@@ -100,10 +110,7 @@ void mem_handle_decide(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes, 
     out->slot_bytes = h->n_wanted_slots * h->wanted_slot_bytes;
     for (uint32_t i = 0; i <= h->n_units; i++) {
         const mgr_unit *u = &h->units[i];
-        bool files = false, wants = mem_mgr_wants_image(h, i);
-        uint64_t image = wants ? base_align_up(mem_mgr_image_bytes(h, i, &files), MGR_PAGE_BYTES) : 0;
-        if (image > copy_bytes) image = 0;
-        copy_bytes -= image;
+        uint64_t image = mem_mgr_copy_share(h, i, &copy_bytes);
         out->copy_bytes += image;
         if (i == h->n_units || u->bytes == 0) continue;
         out->n_units++;

@@ -263,6 +263,8 @@ void mem_mgr_leave(mgr_tier *t);
 
 /* mgr_manager.c; all under the lock */
 uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except);
+/* The same; over: by how much what is taken and promised is beyond the limit, which may have been lowered. */
+uint64_t mem_mgr_free_or_over(mem_manager *m, const mem_request *except, uint64_t *over);
 /* Frees at least `bytes` from idle handles that `r`'s phase does not list, as far as there are any. Returns
  * what became free. */
 uint64_t mem_mgr_yield(mem_manager *m, uint64_t bytes, mem_request *r, const mem_phase *p);
@@ -293,6 +295,9 @@ uint64_t mem_mgr_limit(const mem_handle *h);
 uint64_t mem_mgr_decide(mem_handle *h, uint64_t budget);
 /* The budget that a share of the room makes, by mode (R3.6). UINT64_MAX: whole. */
 uint64_t mem_mgr_budget(const mem_handle *h, uint64_t share);
+/* What a unit's copy in RAM takes of what is left for copies, in running order; 0: it has none. After
+ * mem_mgr_decide. */
+uint64_t mem_mgr_copy_share(mem_handle *h, uint32_t unit, uint64_t *left);
 uint64_t mem_mgr_held(const mem_handle *h);
 bool mem_mgr_is_whole(const mem_handle *h);
 

@@ -16,9 +16,9 @@ uint64_t mem_mgr_taken(mem_manager *m)
  * mem_mgr_alloc. */
 static void make_room(mem_manager *m, mem_handle *h, uint64_t bytes)
 {
-    uint64_t free_bytes = mem_mgr_free_bytes(m, NULL);
+    uint64_t over, free_bytes = mem_mgr_free_or_over(m, NULL, &over);
     if (h != NULL && h->keep_bytes > h->kept_bytes) free_bytes += h->keep_bytes - h->kept_bytes;
-    if (free_bytes < bytes) (void)mem_mgr_yield(m, bytes - free_bytes, NULL, NULL);
+    if (free_bytes < bytes + over) (void)mem_mgr_yield(m, bytes + over - free_bytes, NULL, NULL);
 }
 
 static weir_status take(mem_manager *m, mgr_kept *k, const char *label, weir_error *err)
@@ -171,10 +171,10 @@ uint64_t mem_manager_room(mem_manager *m, const mem_handle *as)
 {
     if (m->mem == NULL) return 0;
     base_lock_enter(m->tier->lock);
-    uint64_t room = mem_mgr_free_bytes(m, NULL), reserve = m->policy.vram_reserve_bytes;
+    uint64_t over, room = mem_mgr_free_or_over(m, NULL, &over), reserve = m->policy.vram_reserve_bytes;
     for (const mem_handle *h = m->handles; h != NULL; h = h->next)
         if (h->sealed && !mem_mgr_is_taken(h)) room += mem_mgr_held(h);
     if (as != NULL) room += base_max(as->kept_bytes, as->keep_bytes) - as->workspace_taken;
     mem_mgr_leave(m->tier);
-    return room - base_min(room, reserve);
+    return room - base_min(room, over + reserve);
 }

@@ -193,6 +193,19 @@ void mem_mgr_drop_unwanted(mem_handle *h)
         if (!h->units[i].wanted) mem_mgr_drop_unit(h, i, true);
 }
 
+void mem_handle_give_back(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes)
+{
+    mem_manager *m = h->m;
+    base_lock_enter(m->tier->lock);
+    mem_mgr_decide(h, mem_mgr_budget(h, room_bytes));
+    for (uint32_t i = 0; i <= h->n_units && !mem_mgr_is_taken(h); i++)
+        if (mem_mgr_copy_share(h, i, &copy_bytes) == 0) mem_mgr_drop_image(h, i);
+    if (!mem_mgr_is_taken(h)) mem_mgr_drop_unwanted(h);
+    m->epoch++;
+    m->mem->trim(m->device);
+    mem_mgr_leave(m->tier);
+}
+
 static weir_status allocate(mem_handle *h, mem_request *r, const mem_phase *p, weir_error *err)
 {
     mem_manager *m = h->m;

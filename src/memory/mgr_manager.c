@@ -56,20 +56,23 @@ static weir_status check_policy(const mem_policy *policy, weir_error *err)
                      policy->wait_limit_s, (unsigned long long)policy->vram_reserve_bytes);
 }
 
-/* Takes a policy over, with copies of its strings. Nothing changes where that fails. */
+/* Takes a policy over, with copies of its strings. Nothing changes where that fails; it cannot, where the
+ * strings are those that are there. */
 static weir_status take_policy(mem_manager *m, const mem_policy *policy, weir_error *err)
 {
     const char *models = policy->pinned_models != NULL ? policy->pinned_models : "";
     const char *file = policy->calibration_file != NULL ? policy->calibration_file : "";
-    char *pinned = base_strdup(m->env, BASE_TAG_RUNTIME, models, err), *calibration = m->calibration_file;
+    char *pinned = m->pinned_models, *calibration = m->calibration_file;
+    if (pinned == NULL || strcmp(pinned, models) != 0)
+        pinned = base_strdup(m->env, BASE_TAG_RUNTIME, models, err);
     if (pinned == NULL) return err->code;
     /* Kept from the first policy on: it is read without the lock. */
     if (calibration == NULL) calibration = base_strdup(m->env, BASE_TAG_RUNTIME, file, err);
     if (calibration == NULL) {
-        base_free(m->env, pinned);
+        if (pinned != m->pinned_models) base_free(m->env, pinned);
         return err->code;
     }
-    base_free(m->env, m->pinned_models);
+    if (pinned != m->pinned_models) base_free(m->env, m->pinned_models);
     m->policy = *policy;
     m->policy.pinned_models = m->pinned_models = pinned;
     m->policy.calibration_file = m->calibration_file = calibration;
@@ -234,27 +237,40 @@ bool mem_mgr_lists(const mem_phase *p, const mem_handle *h)
     return false;
 }
 
-/* R3.2, less what phases of other jobs and kept memory were promised and have not taken yet. */
-uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except)
+/* What phases of other jobs and kept memory were promised and have not taken yet. */
+static uint64_t promised(const mem_manager *m, const mem_request *except)
 {
-    dev_memory_info info;
-    if (m->mem->info(m->device, &info, NULL) != WEIR_OK) return 0;
-    uint64_t free_bytes = info.free_bytes + info.cache_bytes;
-    if (m->policy.vram_limit_bytes != 0) {
-        uint64_t taken = info.taken_bytes - base_min(info.cache_bytes, info.taken_bytes);
-        uint64_t limit = m->policy.vram_limit_bytes;
-        free_bytes = base_min(free_bytes, limit > taken ? limit - taken : 0);
-    }
+    uint64_t bytes = 0;
     for (const mem_handle *h = m->handles; h != NULL; h = h->next)
-        if (h->keep_bytes > h->kept_bytes) free_bytes -= base_min(free_bytes, h->keep_bytes - h->kept_bytes);
+        if (h->keep_bytes > h->kept_bytes) bytes += h->keep_bytes - h->kept_bytes;
     for (mem_request *r = m->tier->requests; r != NULL; r = r->next) {
         for (uint32_t i = 0; r != except && r->open && i < r->phase.n_parts; i++) {
             const mgr_part *part = &r->phase.parts[i];
-            if (part->m != m || part->working <= part->held) continue;
-            free_bytes -= base_min(free_bytes, part->working - part->held);
+            if (part->m == m && part->working > part->held) bytes += part->working - part->held;
         }
     }
-    return free_bytes;
+    return bytes;
+}
+
+/* R3.2, less what is promised. */
+uint64_t mem_mgr_free_or_over(mem_manager *m, const mem_request *except, uint64_t *over)
+{
+    dev_memory_info info;
+    *over = 0;
+    if (m->mem->info(m->device, &info, NULL) != WEIR_OK) return 0;
+    uint64_t there = info.free_bytes + info.cache_bytes, gone = promised(m, except);
+    uint64_t free_bytes = there - base_min(there, gone), limit = m->policy.vram_limit_bytes;
+    *over = gone - base_min(there, gone);
+    if (limit == 0) return free_bytes;
+    gone += info.taken_bytes - base_min(info.cache_bytes, info.taken_bytes);
+    *over = base_max(*over, gone - base_min(limit, gone));
+    return base_min(free_bytes, limit - base_min(limit, gone));
+}
+
+uint64_t mem_mgr_free_bytes(mem_manager *m, const mem_request *except)
+{
+    uint64_t over;
+    return mem_mgr_free_or_over(m, except, &over);
 }
 
 bool mem_mgr_is_pinned_model(const mem_handle *h)

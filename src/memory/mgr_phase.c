@@ -248,7 +248,7 @@ static void watch_ram(mem_manager *m)
 static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
 {
     mem_manager *m = part->m;
-    uint64_t held = 0, whole = 0, smallest = 0;
+    uint64_t held = 0, whole = 0, smallest = 0, over;
     part->settled = is_settled(part, p);
     if (part->settled) {
         watch_ram(m);
@@ -267,10 +267,11 @@ static bool weigh(mgr_part *part, mem_request *r, const mem_phase *p)
     }
     uint64_t aside = part->working + m->policy.vram_reserve_bytes;
     part->need = (whole > held ? whole - held : 0) + aside;
-    part->free_bytes = mem_mgr_free_bytes(m, r);
-    if (part->free_bytes < part->need && mem_mgr_yield(m, part->need - part->free_bytes, r, p) != 0)
-        part->free_bytes = mem_mgr_free_bytes(m, r);
-    uint64_t room = part->free_bytes + held;
+    part->free_bytes = mem_mgr_free_or_over(m, r, &over);
+    if (part->free_bytes < part->need + over &&
+        mem_mgr_yield(m, part->need + over - part->free_bytes, r, p) != 0)
+        part->free_bytes = mem_mgr_free_or_over(m, r, &over);
+    uint64_t room = part->free_bytes + held - base_min(over, held);
     part->budget = room > aside ? room - aside : 0;
     return part->budget < smallest && others_hold(m, r);
 }

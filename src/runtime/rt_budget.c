@@ -31,42 +31,70 @@ static weir_status book(weir_context *c, const rt_plan *plan, weir_error *err)
     return status;
 }
 
+static weir_status plan_weights(const weir_model *m, const rt_need *need, uint64_t budget, mem_plan *out,
+                                weir_error *err)
+{
+    char a[32], b[32];
+    weir_status status = mem_plan_make(m->component, rt_weights_room(need, budget), out, err);
+    if (status != WEIR_ERR_BUDGET) return status;
+    return base_fail(
+        err, status, "a budget of %s does not suffice for what is loaded: at least %s are needed",
+        base_size_text(budget, a), base_size_text(rt_planner_budget(need, out->smallest_bytes), b));
+}
+
+static uint64_t weights_of(const rt_plan *plan)
+{
+    const mem_plan *mem = &plan->memory;
+    return mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes + plan->device_ram_bytes;
+}
+
+/* The tags of weights, from one plan to another. */
+static void change_tags(const rt_plan *old, rt_plan *new)
+{
+    const mem_plan *mem = &new->memory;
+    uint64_t *tags = new->tag_bytes;
+    if (new->on_device) {
+        tags[BASE_TAG_WEIGHTS_HOST] += mem->resident_bytes - old->memory.resident_bytes;
+        tags[BASE_TAG_DEVICE] += new->device_ram_bytes - old->device_ram_bytes;
+        return;
+    }
+    tags[BASE_TAG_WEIGHTS_MAPPED] = new->map ? mem->fixed_bytes + mem->resident_bytes : 0;
+    tags[BASE_TAG_WEIGHTS_FIXED] = new->map ? 0 : mem->fixed_bytes;
+    tags[BASE_TAG_WEIGHTS_RESIDENT] = new->map ? 0 : mem->resident_bytes;
+    tags[BASE_TAG_WEIGHTS_SLOTS] = mem->ring_bytes;
+}
+
 /* The loaded plan with other weights. */
 static weir_status plan_again(const weir_model *m, uint64_t budget, rt_plan *out, weir_error *err)
 {
     const rt_plan *old = &m->run->plan;
-    rt_need need = {.total_bytes = old->need_bytes};
+    rt_need need = {.total_bytes = old->need_bytes, .device_bytes = old->device_need_bytes};
     *out = *old;
-    weir_status status = mem_plan_make(m->component, rt_weights_room(&need, budget), &out->memory, err);
-    const mem_plan *mem = &out->memory;
-    if (status == WEIR_ERR_BUDGET) {
-        char a[32], b[32];
-        return base_fail(
-            err, status, "a budget of %s does not suffice for what is loaded: at least %s are needed",
-            base_size_text(budget, a), base_size_text(rt_planner_budget(&need, mem->smallest_bytes), b));
-    }
+    weir_status status = old->on_device ? rt_device_plan_again(m, &need, budget, out, err)
+                                        : plan_weights(m, &need, budget, &out->memory, err);
     if (status != WEIR_OK) return status;
-    uint64_t weights = mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes;
+    const mem_plan *mem = &out->memory;
+    uint64_t weights = weights_of(out);
     uint64_t peak = rt_planner_budget(&need, weights);
-    uint64_t old_tables = old->view.planned_peak_bytes - old->need_bytes - old->memory.fixed_bytes -
-                          old->memory.resident_bytes - old->memory.ring_bytes;
+    uint64_t old_tables = old->view.planned_peak_bytes - old->need_bytes - weights_of(old);
     uint64_t tables = peak - need.total_bytes - weights;
     out->map = old->map && mem->ring_bytes == 0;
     out->process_bytes = old->process_bytes - old_tables + tables;
     out->tag_bytes[BASE_TAG_PROCESS] = old->tag_bytes[BASE_TAG_PROCESS] - old_tables + tables;
-    out->tag_bytes[BASE_TAG_WEIGHTS_MAPPED] = out->map ? mem->fixed_bytes + mem->resident_bytes : 0;
-    out->tag_bytes[BASE_TAG_WEIGHTS_FIXED] = out->map ? 0 : mem->fixed_bytes;
-    out->tag_bytes[BASE_TAG_WEIGHTS_RESIDENT] = out->map ? 0 : mem->resident_bytes;
-    out->tag_bytes[BASE_TAG_WEIGHTS_SLOTS] = mem->ring_bytes;
+    change_tags(old, out);
     out->view.budget_bytes = budget;
     out->view.planned_peak_bytes = peak;
     out->view.streamed_bytes_per_pass = mem->streamed_bytes;
     return WEIR_OK;
 }
 
+static weir_status place_again(weir_model *m, const rt_plan *plan, weir_error *err)
+{
+    return plan->on_device ? rt_device_place_again(m, plan, err) : rt_place_again(m, m->run, plan, err);
+}
+
 /* The ledger's limit is the larger of both budgets while the weights go over; they give back before they
- * take.
- */
+ * take. */
 static weir_status change(weir_model *m, uint64_t budget, weir_error *err)
 {
     rt_loaded *run = m->run;
@@ -76,13 +104,38 @@ static weir_status change(weir_model *m, uint64_t budget, weir_error *err)
     if (status != WEIR_OK) return status;
     bool grows = budget > run->plan.view.budget_bytes;
     if (grows) status = book(m->context, &plan, err);
-    if (status == WEIR_OK) status = rt_place_again(m, run, &plan, err);
+    if (status == WEIR_OK) status = place_again(m, &plan, err);
     if (status == WEIR_OK && !grows) status = book(m->context, &plan, err);
     run->last_change = base_now(m->env);
-    if (status == WEIR_OK)
+    if (status == WEIR_OK) {
         run->plan = plan;
-    else
-        book(m->context, &run->plan, &none);
+        return WEIR_OK;
+    }
+    /* On a device, what the next pass finds missing it places. */
+    if (plan.on_device) rt_device_limit(m, &run->plan);
+    book(m->context, &run->plan, &none);
+    return status;
+}
+
+/* On a device its settings may have changed as well: its policy is what they say now, or stays what it was.
+ */
+static weir_status change_on_device(weir_model *m, uint64_t budget, weir_error *err)
+{
+    mem_manager *manager = m->run->target->manager;
+    rt_device_options now;
+    mem_manager_info old;
+    weir_error none;
+    weir_status status = rt_device_settings(m->context, NULL, &now, err);
+    if (status == WEIR_OK) status = mem_manager_get_info(manager, &old, err);
+    if (status == WEIR_OK) status = mem_manager_set_policy(manager, &now.policy, err);
+    if (status != WEIR_OK) return status;
+    status = change(m, budget, err);
+    if (status == WEIR_OK) {
+        m->run->options.device.policy = now.policy;
+        return WEIR_OK;
+    }
+    old.policy.pinned_models = now.policy.pinned_models; /* its own text is gone */
+    mem_manager_set_policy(manager, &old.policy, &none);
     return status;
 }
 
@@ -96,12 +149,9 @@ weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error 
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "the budget of %u loaded models cannot be changed for one of them",
                          m->context->n_loaded);
-    if (m->run->source != NULL)
-        return base_fail(
-            err, WEIR_ERR_UNSUPPORTED,
-            "the budget of a model on a device cannot be changed while it is loaded; load it again");
     atomic_store(&m->cancel, false);
-    weir_status status = change(m, mem_bytes, err);
+    weir_status status =
+        m->run->source != NULL ? change_on_device(m, mem_bytes, err) : change(m, mem_bytes, err);
     if (status == WEIR_OK) m->run->full_budget = mem_bytes;
     return status;
 }

@@ -317,6 +317,69 @@ void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out)
     v->device_streamed_bytes_per_pass = d->streamed_bytes;
 }
 
+weir_status rt_device_plan_again(const weir_model *m, const rt_need *need, uint64_t budget, rt_plan *out,
+                                 weir_error *err)
+{
+    const rt_loaded *run = m->run;
+    mem_manager *manager = run->target->manager;
+    mem_manager_info all;
+    char a[32], b[32];
+    weir_status status = mem_manager_get_info(manager, &all, err);
+    if (status != WEIR_OK) return status;
+    rt_options options = run->options;
+    options.mem_bytes = budget;
+    options.device.policy = all.policy;
+    rt_planner p = {.options = &options,
+                    .target = run->target,
+                    .device = run->device,
+                    .source = run->source,
+                    .on_device = true,
+                    .device_in_ram = all.device.unified,
+                    .workspace_there = run->plan.workspace_there,
+                    .device_room = mem_manager_room(manager, mem_source_handle(run->source))};
+    p.smallest.io_bytes = run->plan.memory.io_bytes;
+    p.smallest.by_row_bytes = run->plan.memory.by_row_bytes;
+    uint64_t smallest = run->plan.device.smallest_bytes, in_ram = 0;
+    if (p.device_in_ram) in_ram = smallest + RAM_SLACK_BYTES;
+    if (rt_planner_budget(need, in_ram) > budget)
+        return base_fail(err, WEIR_ERR_BUDGET,
+                         "a budget of %s does not suffice for what is loaded: at least %s are needed",
+                         base_size_text(budget, a), base_size_text(rt_planner_budget(need, in_ram), b));
+    p.device_sizes.smallest_bytes = smallest;
+    const weir_plan *old = &run->plan.view; /* what a load tried beyond its room may stay there */
+    if (!rt_device_fits(&p, need, false) &&
+        (p.device_room < old->device_room_bytes || old->device_planned_bytes <= old->device_room_bytes))
+        return base_fail(err, WEIR_ERR_BUDGET,
+                         "device %s: limit and reserve leave %s, at least %s are needed for what is loaded; "
+                         "raise compute.vram_limit_mb or lower compute.vram_reserve_mb",
+                         old->device, base_size_text(p.device_room, a),
+                         base_size_text(rt_add(need->device_bytes, smallest + SLACK_BYTES), b));
+    rt_device_plan(&p, need, out);
+    return WEIR_OK;
+}
+
+/* The limits that a plan sets. */
+static void limit(const rt_loaded *run, const rt_plan *plan)
+{
+    mem_handle *h = mem_source_handle(run->source);
+    mem_handle_limit_weights(h, plan->device_limit_bytes);
+    mem_handle_limit_copies(h, plan->memory.resident_bytes, !run->options.mem_is_default);
+}
+
+void rt_device_limit(const weir_model *m, const rt_plan *plan)
+{
+    uint64_t keeps = rt_add(plan->device_need_bytes, SLACK_BYTES), room = plan->view.device_room_bytes;
+    limit(m->run, plan);
+    mem_handle_give_back(mem_source_handle(m->run->source), room - base_min(keeps, room),
+                         plan->memory.resident_bytes);
+}
+
+weir_status rt_device_place_again(weir_model *m, const rt_plan *plan, weir_error *err)
+{
+    rt_device_limit(m, plan);
+    return mem_source_run(m->run->source, &m->cancel, NULL, NULL, err);
+}
+
 weir_status rt_device_prepare(weir_model *m, rt_loaded *run, weir_error *err)
 {
     const rt_plan *plan = &run->plan;
@@ -327,8 +390,7 @@ weir_status rt_device_prepare(weir_model *m, rt_loaded *run, weir_error *err)
     if (status != WEIR_OK) return status;
     mem_handle *h = mem_source_handle(run->source);
     mem_handle_keep(h, rt_add(plan->device_need_bytes, SLACK_BYTES));
-    mem_handle_limit_weights(h, plan->device_limit_bytes);
-    mem_handle_limit_copies(h, plan->memory.resident_bytes, !run->options.mem_is_default);
+    limit(run, plan);
     return WEIR_OK;
 }
 

@@ -319,6 +319,15 @@ void rt_device_measured(rt_planner *p);
 bool rt_device_fits(const rt_planner *p, const rt_need *need, bool whole);
 /* The device's plan, and what of RAM goes to copies of what streams. */
 void rt_device_plan(const rt_planner *p, const rt_need *need, rt_plan *out);
+/* The loaded plan with other weights, for what RAM and the device leave them under another budget and the
+ * device's policy as it is; of *out, what is not about weights is set. need: the loaded plan's. BUDGET where
+ * the smallest working set does not fit; then err says where. */
+weir_status rt_device_plan_again(const weir_model *m, const rt_need *need, uint64_t budget, rt_plan *out,
+                                 weir_error *err);
+/* Limits and gives back what is there to what a plan has; the next pass takes what is missing. */
+void rt_device_limit(const weir_model *m, const rt_plan *plan);
+/* The same, and takes it now. */
+weir_status rt_device_place_again(weir_model *m, const rt_plan *plan, weir_error *err);
 /* The source, with the plan's memory kept for it; then its weights are loaded. */
 weir_status rt_device_prepare(weir_model *m, rt_loaded *run, weir_error *err);
 weir_status rt_device_place(weir_model *m, rt_loaded *run, weir_error *err);

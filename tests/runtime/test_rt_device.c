@@ -33,9 +33,6 @@ static void same_answer(void **state)
                                                     r.device_slot_bytes + r.device_kept_bytes);
             assert_true((r.device_copies > 0) == (i >= 2));
             assert_int_equal(r.device_resident_units, i >= 2 ? 0 : r.device_units);
-            /* What a device refuses is told, and nothing changes. */
-            assert_int_equal(weir_model_set_budget(m, 64 * MIB, &f->err), WEIR_ERR_UNSUPPORTED);
-            assert_mentions(f->err.message, "device");
             weir_session_destroy(s);
             weir_model_close(m);
         }
@@ -245,6 +242,187 @@ static void plans_are_what_happens(void **state)
     assert_true(partly > 0);
 }
 
+/* ---- budgets that change between two passes ---- */
+
+#define N_STEPS 12
+
+/* The prompt's tokens one by one, so that each step has a hash of its own. */
+static weir_status step(weir_session *s, int i, uint64_t *hash, weir_error *err)
+{
+    const float *logits;
+    weir_status status = weir_session_append(s, prompt + i, 1, &logits, err);
+    if (status == WEIR_OK)
+        *hash = weir_logits_hash(WEIR_HASH_SEED, logits, lm_model_hparams(s->model->lm)->n_vocab);
+    return status;
+}
+
+static void set_limit(fixture *f, uint64_t bytes)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)(bytes / 1000000));
+    set(f, "compute.vram_limit_mb", text);
+}
+
+typedef struct budgets {
+    weir_model *m;
+    weir_session *s;
+    uint64_t wanted[N_STEPS];
+    uint64_t mem_least, mem_most, device_least, device_most;
+    uint64_t before; /* held with these settings */
+    bool unified;
+} budgets;
+
+/* A model that is there whole, and what each step must give. */
+static void open_budgets(fixture *f, budgets *b, const char *device)
+{
+    *b = (budgets){.m = NULL};
+    (void)on_cpu_of(f, "qwen3", PLAYER_HIDDEN);
+    set(f, "compute.device", device);
+    set(f, "compute.vram_mode", "auto");
+    set(f, "compute.vram_reserve_mb", "0");
+    set(f, "compute.vram_limit_mb", "0");
+    weir_load_options o = small_load();
+    weir_plan plan = {.struct_size = sizeof plan};
+    b->before = held(f);
+    b->m = player_model(f, "qwen3");
+    o.mem_bytes = 256 * MIB;
+    assert_ok(f, weir_model_plan(b->m, &o, &plan, &f->err));
+    b->device_least = plan.device_smallest_bytes + 1200000; /* slack, and a limit is of whole MB */
+    b->device_most = plan.device_whole_bytes + 2000000;
+    b->mem_least = plan.smallest_bytes + MIB;
+    b->mem_most = base_max(plan.whole_bytes, b->mem_least) + 16 * MIB;
+    o.mem_bytes = b->mem_most;
+    assert_ok(f, weir_model_load(b->m, &o, &f->err));
+    mem_manager_info info;
+    assert_ok(f, mem_manager_get_info(b->m->run->target->manager, &info, &f->err));
+    b->unified = info.device.unified;
+    assert_ok(f, weir_session_create(b->m, &b->s, &f->err));
+    for (int i = 0; i < N_STEPS; i++) assert_ok(f, step(b->s, i, &b->wanted[i], &f->err));
+    assert_true(b->wanted[0] != b->wanted[1]);
+    weir_session_reset(b->s);
+}
+
+static void check_step(fixture *f, const budgets *b, int i)
+{
+    uint64_t hash = 0;
+    assert_ok(f, step(b->s, i, &hash, &f->err));
+    assert_true(hash == b->wanted[i]);
+}
+
+/* What is there is what was planned anew, and both budgets hold. */
+static weir_memory_report check_budgets(fixture *f, const budgets *b, uint64_t mem, uint64_t limit)
+{
+    weir_memory_report r = report_of(f, b->m);
+    const rt_plan *plan = &b->m->run->plan;
+    assert_int_equal(r.budget_bytes, mem);
+    assert_true(r.planned_peak_bytes <= mem && r.ledger_bytes <= mem);
+    assert_int_equal(r.device_limit_bytes, limit / 1000000 * 1000000);
+    if (!b->unified) /* pools are whole MiB there */
+        assert_true(r.device_taken_bytes <= r.device_limit_bytes);
+    assert_int_equal(r.device_fixed_bytes, plan->device.fixed_bytes);
+    assert_int_equal(r.device_resident_bytes, plan->device.resident_bytes);
+    assert_int_equal(r.device_slot_bytes, plan->device.slot_bytes);
+    assert_int_equal(r.host_copy_bytes, plan->device.copy_bytes);
+    base_ledger_view v;
+    base_ledger_read(f->context->env, &v);
+    for (int t = 0; t < BASE_TAG_COUNT; t++)
+        if (v.tag_bytes[t] > plan->tag_bytes[t])
+            fail_msg("%s: %llu bytes, planned %llu", base_tag_text((base_tag)t),
+                     (unsigned long long)v.tag_bytes[t], (unsigned long long)plan->tag_bytes[t]);
+    assert_int_equal(v.tag_bytes[BASE_TAG_DEVICE] != 0, b->unified);
+    return r;
+}
+
+static void change_budgets(fixture *f, const char *device)
+{
+    static const double mems[N_STEPS] = {1, 1, 0, 0.3, 1, 0.1, 0, 0.5, 1, 0.7, 0.2, 1};
+    static const double limits[N_STEPS] = {1, 0, 0.5, 0.8, 0.3, 1, 0, 0.6, 0.1, 1, 1, 0.9};
+    uint32_t whole = 0, partly = 0;
+    budgets b;
+    open_budgets(f, &b, device);
+    for (int i = 0; i < N_STEPS; i++) {
+        uint64_t mem = b.mem_least + (uint64_t)(mems[i] * (double)(b.mem_most - b.mem_least));
+        uint64_t limit = b.device_least + (uint64_t)(limits[i] * (double)(b.device_most - b.device_least));
+        set_limit(f, limit);
+        assert_ok(f, weir_model_set_budget(b.m, mem, &f->err));
+        weir_memory_report r = check_budgets(f, &b, mem, limit);
+        whole += r.device_resident_units == r.device_units;
+        partly += r.device_resident_units != r.device_units;
+        /* Refused, and nothing changed. */
+        assert_int_equal(weir_model_set_budget(b.m, b.mem_least / 2, &f->err), WEIR_ERR_BUDGET);
+        assert_mentions(f->err.message, "at least");
+        set(f, "compute.vram_limit_mb", "1");
+        assert_int_equal(weir_model_set_budget(b.m, mem, &f->err), WEIR_ERR_BUDGET);
+        assert_mentions(f->err.message, "compute.vram_limit_mb");
+        set(f, "compute.vram_mode", "most");
+        assert_int_equal(weir_model_set_budget(b.m, mem, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+        set(f, "compute.vram_mode", "auto");
+        check_budgets(f, &b, mem, limit);
+        check_step(f, &b, i);
+        check_budgets(f, &b, mem, limit);
+    }
+    assert_true(whole > 0 && partly > 2);
+    assert_int_equal(weir_session_position(b.s), N_STEPS);
+    weir_session_destroy(b.s);
+    weir_model_close(b.m);
+    set(f, "compute.vram_limit_mb", "0");
+    assert_int_equal(held(f), b.before);
+}
+
+/* R3.1, R6.5, X1 */
+static void budgets_change(void **state)
+{
+    change_budgets(*state, "sim");
+}
+
+/* R3.1, X1, X2 */
+static void budgets_change_on_opencl(void **state)
+{
+    fixture *f = *state;
+    weir_device_info info;
+    uint32_t n = 0;
+    char note[128];
+    assert_ok(f, weir_devices_list(f->context, &info, 1, &n, note, sizeof note, &f->err));
+    if (n == 0) {
+        print_message("no OpenCL device: %s\n", note);
+        skip();
+    }
+    change_budgets(f, "opencl:0");
+}
+
+/* X5: a change that cannot be carried out is an error, and the old state goes on. */
+static void budget_faults(void **state)
+{
+    fixture *f = *state;
+    static const base_fault_site sites[] = {BASE_FAULT_DEVICE_ALLOC, BASE_FAULT_COPY, BASE_FAULT_READ,
+                                            BASE_FAULT_HOST_ALLOC};
+    budgets b;
+    open_budgets(f, &b, "sim");
+    uint64_t small = b.device_least + (b.device_most - b.device_least) / 4;
+    uint32_t failed = 0;
+    for (int i = 0; i < N_STEPS; i++) {
+        set_limit(f, small);
+        assert_ok(f, weir_model_set_budget(b.m, b.mem_most, &f->err));
+        base_fault_rule rule = {
+            .site = sites[i % 4], .after = (uint64_t)(i / 4), .length = -1, .for_good = true};
+        set_limit(f, b.device_most);
+        assert_ok(f, base_fault_arm(f->context->env, &rule, &f->err));
+        weir_status status = weir_model_set_budget(b.m, b.mem_most + MIB, &f->err);
+        base_fault_clear(f->context->env);
+        bool fine = status == WEIR_OK;
+        failed += !fine;
+        if (!fine && status != WEIR_ERR_DEVICE && status != WEIR_ERR_DEVICE_MEMORY && status != WEIR_ERR_IO &&
+            status != WEIR_ERR_OUT_OF_MEMORY)
+            fail_msg("%s gives %s: %s", base_fault_text(sites[i % 4]), weir_status_name(status),
+                     f->err.message);
+        check_step(f, &b, i);
+        check_budgets(f, &b, fine ? b.mem_most + MIB : b.mem_most, fine ? b.device_most : small);
+    }
+    assert_true(failed >= 6);
+    weir_session_destroy(b.s);
+    weir_model_close(b.m);
+}
+
 /* Each passage of each site fails once, in loading as well as in running. */
 static void faults(void **state)
 {
@@ -430,6 +608,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(two_models_take_turns_on_opencl, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(the_device_is_the_contexts, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(plans_are_what_happens, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(budgets_change, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(budgets_change_on_opencl, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(budget_faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(cancelled, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(inside_a_request, fixture_setup, fixture_teardown),
