@@ -116,7 +116,6 @@ typedef struct mem_manager_info {
     dev_memory_info device; /* as the driver says now; zeroes on a host manager */
     uint64_t free_bytes;    /* R3.2 */
     uint64_t fixed_bytes, resident_bytes, slot_bytes, kept_bytes, working_bytes; /* what the manager took */
-    uint64_t workspace_bytes; /* the device's own work space, for all who use it */
     uint64_t pinned_bytes, host_copy_bytes; /* of the RAM tier, all peers together */
     uint64_t max_pinned_bytes, ram_free_bytes, ram_reserve_bytes;
     uint32_t n_handles, n_requests, n_waiting;

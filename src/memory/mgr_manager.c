@@ -431,7 +431,6 @@ weir_status mem_manager_get_info(mem_manager *m, mem_manager_info *out, weir_err
     out->slot_bytes = m->device_bytes[BASE_DEVICE_SLOTS];
     out->kept_bytes = m->device_bytes[BASE_DEVICE_KEPT];
     out->working_bytes = m->device_bytes[BASE_DEVICE_WORK];
-    out->workspace_bytes = m->workspace_bytes;
     out->pinned_bytes = m->tier->pinned_bytes;
     out->host_copy_bytes = m->tier->host_copy_bytes;
     out->max_pinned_bytes = m->tier->max_pinned_bytes;

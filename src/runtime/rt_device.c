@@ -254,7 +254,7 @@ weir_status rt_device_measure(rt_planner *p, weir_error *err)
     p->smallest = (mem_plan){.io_bytes = p->smallest.io_bytes, .by_row_bytes = p->smallest.by_row_bytes};
     p->whole = p->smallest;
     p->device_in_ram = all.device.unified;
-    p->workspace_there = here ? run->plan.workspace_there : all.workspace_bytes;
+    p->workspace_there = here ? run->plan.workspace_there : p->device_workspace;
     if (p->device_in_ram) {
         p->smallest.smallest_bytes = p->device_sizes.smallest_bytes + RAM_SLACK_BYTES;
         p->whole.whole_bytes = p->device_sizes.size_bytes + RAM_SLACK_BYTES;
@@ -337,6 +337,9 @@ weir_status rt_device_plan_again(const weir_model *m, const rt_need *need, uint6
                     .device_in_ram = all.device.unified,
                     .workspace_there = run->plan.workspace_there,
                     .device_room = mem_manager_room(manager, mem_source_handle(run->source))};
+    /* The need counts the work space that the load added, too. */
+    uint64_t there = mem_manager_workspace_bytes(manager);
+    p.device_room += there - base_min(there, p.workspace_there);
     p.smallest.io_bytes = run->plan.memory.io_bytes;
     p.smallest.by_row_bytes = run->plan.memory.by_row_bytes;
     uint64_t smallest = run->plan.device.smallest_bytes, in_ram = 0;
