@@ -654,6 +654,63 @@ static void cache(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* Work space that grows is never there twice; where more is refused, what was there goes on. Where the
+ * device's memory is the machine's, all of it is in the ledger (X2). */
+static void work_space(void **state)
+{
+    enum { COLS = 256 };
+    base_fault_rule refused = {.site = BASE_FAULT_DEVICE_ALLOC, .length = -1, .for_good = true};
+    dev_memory_info info;
+    base_ledger_view before, after;
+    dev_device *d;
+
+    (void)state;
+    if (gpu == NULL) skip();
+    assert_ok(dev_opencl_create(env, 0, "", &d, &err));
+    assert_ok(d->table->memory->info(d, &info, &err));
+    assert_ok(d->table->reserve_workspace(d, 64, 16384, 64, &err));
+    uint64_t small = d->table->workspace_bytes(d, 64, 16384, 64);
+    uint64_t large = d->table->workspace_bytes(d, 64, 65536, 64);
+    assert_true(small > 4000000 && large > 3 * small);
+    base_ledger_read(env, &before);
+    base_ledger_peak_reset(env);
+    assert_ok(base_fault_arm(env, &refused, &err));
+    assert_int_equal(d->table->reserve_workspace(d, 64, 65536, 64, &err), WEIR_ERR_DEVICE_MEMORY);
+    base_fault_clear(env);
+    void *x, *w, *out;
+    float ones[COLS], got[COLS];
+    for (int i = 0; i < COLS; i++) ones[i] = 1;
+    assert_ok(d->table->memory->alloc(d, sizeof ones, "x", &x, &err));
+    assert_ok(d->table->memory->alloc(d, sizeof ones, "w", &w, &err));
+    assert_ok(d->table->memory->alloc(d, sizeof ones, "out", &out, &err));
+    assert_ok(d->table->memory->upload(d, DEV_STREAM_COMPUTE, x, ones, sizeof ones, NULL, &err));
+    assert_ok(d->table->memory->upload(d, DEV_STREAM_COMPUTE, w, ones, sizeof ones, NULL, &err));
+    dev_op op = {.code = DEV_RMS_NORM,
+                 .n_rows = 1,
+                 .cols = COLS,
+                 .group = COLS,
+                 .a = {x, sizeof ones},
+                 .w = {w, sizeof ones},
+                 .out = {out, sizeof ones}};
+    dev_ticket t;
+    assert_ok(d->table->run(d, &op, &err));
+    assert_ok(d->table->memory->download(d, DEV_STREAM_COMPUTE, got, out, sizeof got, &t, &err));
+    assert_ok(d->table->memory->sync(d, t, &err));
+    for (int i = 0; i < COLS; i++) assert_true(got[i] == 1);
+    assert_ok(d->table->reserve_workspace(d, 64, 65536, 64, &err));
+    base_ledger_read(env, &after);
+    uint64_t pool = UINT64_C(1) << 20;
+    if (info.unified) {
+        assert_true(before.tag_bytes[BASE_TAG_DEVICE] >= small);
+        assert_true(after.tag_bytes[BASE_TAG_DEVICE] >= large);
+        assert_true(after.tag_peak_bytes[BASE_TAG_DEVICE] <=
+                    before.tag_bytes[BASE_TAG_DEVICE] - small + large + pool);
+    }
+    dev_destroy(d);
+    base_ledger_read(env, &after);
+    assert_true(after.tag_bytes[BASE_TAG_DEVICE] <= before.tag_bytes[BASE_TAG_DEVICE] - info.unified * small);
+}
+
 static int open_devices(void **state)
 {
     dev_opencl_info info;
@@ -698,6 +755,7 @@ int main(void)
         cmocka_unit_test(products),    cmocka_unit_test(dequantizing), cmocka_unit_test(quantizing),
         cmocka_unit_test(norms),       cmocka_unit_test(many_norms),   cmocka_unit_test(rotations),
         cmocka_unit_test(elementwise), cmocka_unit_test(sweep),        cmocka_unit_test(attention),
+        cmocka_unit_test(work_space),
     };
     return cmocka_run_group_tests_name("OpenCL against ref", tests, open_devices, close_devices);
 }

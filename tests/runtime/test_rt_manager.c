@@ -639,6 +639,43 @@ static void lives_under_faults(void **state)
     unlink(path);
 }
 
+/* X2: where a device's memory is the machine's, what is kept there is held to the RAM budget. */
+static void memory_of_the_machine(void **state)
+{
+    fixture *f = *state;
+    weir_device_info info;
+    mem_manager_info all;
+    base_ledger_view v, with;
+    void *a, *b;
+    uint32_t n = 0;
+    char note[128];
+    const uint64_t bytes = 8 * MIB;
+    assert_ok(f, weir_devices_list(f->context, &info, 1, &n, note, sizeof note, &f->err));
+    if (n == 0) {
+        print_message("no OpenCL device: %s\n", note);
+        skip();
+    }
+    weir_manager *m = open_manager(f, "opencl:0", "4", NULL);
+    assert_ok(f, mem_manager_get_info(f->context->devices->manager, &all, &f->err));
+    base_ledger_read(f->context->env, &v);
+    assert_ok(f, weir_manager_alloc(m, bytes, "a table", &a, &f->err));
+    base_ledger_read(f->context->env, &with);
+    if (all.device.unified) {
+        assert_int_equal(with.tag_bytes[BASE_TAG_DEVICE], v.tag_bytes[BASE_TAG_DEVICE] + bytes);
+        assert_ok(f, base_ledger_set_limit(f->context->env, with.bytes + bytes / 2, &f->err));
+        assert_int_equal(weir_manager_alloc(m, bytes, "another table", &b, &f->err), WEIR_ERR_DEVICE_MEMORY);
+        assert_mentions(f->err.message, "another table");
+        weir_manager_free(m, a);
+        assert_ok(f, weir_manager_alloc(m, bytes, "another table", &a, &f->err));
+        assert_ok(f, base_ledger_set_limit(f->context->env, UINT64_MAX, &f->err));
+    } else
+        assert_int_equal(with.tag_bytes[BASE_TAG_DEVICE], 0);
+    weir_manager_free(m, a);
+    weir_manager_destroy(m);
+    base_ledger_read(f->context->env, &v);
+    assert_int_equal(v.tag_bytes[BASE_TAG_DEVICE], 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -647,6 +684,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(two_devices, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(falling_back_to_tiles, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(memory_that_stays, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(memory_of_the_machine, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(settings, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(lives_under_faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(misuse, fixture_setup, fixture_teardown),
