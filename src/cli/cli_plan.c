@@ -62,9 +62,8 @@ static const char *driver_of(const weir_plan *p, size_t k)
 {
     if (k == N_ACCOUNTS) return "other";
     if (strcmp(ACCOUNTS[k].tag, "kv") == 0 && strcmp(p->kv_cache, "full") != 0)
-        return "layers x KV heads x head dimension x text, up to context x sessions, x bytes of its type; "
-               "and "
-               "one layer's copy while it grows";
+        return "layers x KV heads x head dimension x text (context at most) x sessions x bytes of its type, "
+               "and a layer's copy";
     return ACCOUNTS[k].driver;
 }
 

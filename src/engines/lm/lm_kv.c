@@ -204,8 +204,8 @@ weir_status lm_kv_grow(lm_kv *kv, uint32_t n_positions, weir_error *err)
         if (status == WEIR_OK) continue;
         while (i-- > 0) shrink_layer(kv, &kv->layers[i], capacity_at(kv->lm, &kv->shape, i, kv->n_positions));
         return base_fail(err, status,
-                         "the caches cannot grow from %u to %u positions (compute.kv_cache); what was there "
-                         "stays: %s",
+                         "the caches cannot grow from %u to %u positions (compute.kv_cache); what is there "
+                         "stays; free memory, or reset other sessions: %s",
                          kv->n_positions, room, local.message);
     }
     kv->n_positions = room;
