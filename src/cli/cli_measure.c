@@ -12,7 +12,7 @@
 
 static const char *const UNTESTED[] = {
     "Latency under load: sessions began together, with random tokens; no queue and no users.",
-    "Long contexts: caches are allocated in full, but only this run's tokens were computed.",
+    "Long contexts: the plan holds caches of the whole context, but only this run's tokens were computed.",
     "Soak: each step ran for seconds; leaks and fragmentation show after hours.",
     "Heat and power: a board that throttles after minutes was not waited for.",
     "Recovery: no step was repeated after a failure, a full disk or a power cut.",
