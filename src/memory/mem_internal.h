@@ -228,6 +228,8 @@ typedef struct mem_decision {
 } mem_decision;
 /* Bytes in flight from which on more brings storage nothing, as measured; 0: not known. */
 uint64_t mem_reader_bytes(const mem_component *c);
+/* Bytes of a ring that are in flight at most. */
+uint64_t mem_flight_bytes(const mem_component *c, uint64_t ring_bytes);
 /* Bytes that are in flight at most while rows of a table are about to be wanted. */
 uint64_t mem_ahead_bytes(const mem_component *c);
 weir_status mem_decide(const mem_component *c, uint64_t budget_bytes, mem_decision *out, weir_error *err);

@@ -13,8 +13,8 @@
  * bytes missing, (m + r)(r + h) / r is least at r = sqrt(m h). h was measured on virtual disks at 1 GB/s. */
 #define RING_HALF_RATE_BYTES     (UINT64_C(1) << 20)
 #define RING_HALF_RATE_MAX_BYTES (UINT64_C(8) << 20)
-/* Tiles that a ring holds: a few reads in flight beside the tile in use. */
-#define RING_TILES 8
+/* Tiles that a ring holds: half of them in flight, the others in use one after the other. */
+#define RING_TILES 16
 /* Where every read costs a seek, fewer and larger ones. */
 #define RING_TILES_SLOW 4
 /* Three, so that one of any size finds a free stretch while another is held wherever it may lie. */
@@ -103,6 +103,15 @@ static uint64_t smallest_ring(const mem_component *c)
 uint64_t mem_reader_bytes(const mem_component *c)
 {
     return base_min(c->reader.depth, MEM_MAX_ENTRIES) * base_min(c->reader.read_bytes, MEM_RING_MAX_BYTES);
+}
+
+/* Half of the ring, if storage does not want more. Some storage (virtual disks) tells of ended reads only
+ * when it has nothing left to do: a read that is queued behind others delays the news of them, so with all of
+ * the ring in flight the computation starves beside full tiles, and then storage waits for room. With half of
+ * it, one half is read while the other one is used. */
+uint64_t mem_flight_bytes(const mem_component *c, uint64_t ring_bytes)
+{
+    return base_max(ring_bytes / 2, base_min(mem_reader_bytes(c), ring_bytes));
 }
 
 uint64_t mem_ahead_bytes(const mem_component *c)

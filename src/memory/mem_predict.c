@@ -75,6 +75,7 @@ static void read_ahead(play *p)
         uint64_t len = tile_bytes(&p->ahead.weight, p->ahead.tile, p->c->align);
         if (p->used + len > p->d->plan.ring_bytes) return;
         double start = p->storage_free > p->now ? p->storage_free : p->now;
+        if ((start - p->now) * rate >= (double)mem_flight_bytes(p->c, p->d->plan.ring_bytes)) return;
         if (p->passes_ahead != 0 && (start - p->now) * rate >= (double)mem_ahead_bytes(p->c)) return;
         p->storage_free = start + (double)len / rate;
         p->entries[(p->first + p->n++) % MEM_MAX_ENTRIES] = (play_entry){.len = len, .end = p->storage_free};

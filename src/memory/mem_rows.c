@@ -123,7 +123,8 @@ static weir_status wait_for_row(mem_component *c, weir_error *err)
     return status;
 }
 
-/* Tiles are queued behind the rows, which somebody waits for. */
+/* Tiles are queued when the rows have arrived: somebody waits for these, and where storage tells of ended
+ * reads only when it has nothing left to do (mem_flight_bytes), he would wait for the tiles too. */
 static void go_on_ahead(mem_component *c)
 {
     if (!c->stream.in_pass || c->stream.ring == NULL) return;
@@ -137,9 +138,11 @@ static weir_status run_job(mem_component *c, row_job *job, weir_error *err)
     while (status == WEIR_OK) {
         bool any = false;
         status = queue_rows(c, job, err);
-        if (status == WEIR_OK) go_on_ahead(c);
         if (status == WEIR_OK) status = collect_rows(c, job, &any, err);
-        if (status == WEIR_OK && job->next == job->n && c->rows.n_reading == 0) return WEIR_OK;
+        if (status == WEIR_OK && job->next == job->n && c->rows.n_reading == 0) {
+            go_on_ahead(c);
+            return WEIR_OK;
+        }
         if (status == WEIR_OK && mem_is_cancelled(c->stream.cancel)) status = mem_fail_cancelled(c, err);
         if (status == WEIR_OK && !any && base_aio_in_flight(c->aio) != 0) status = wait_for_row(c, err);
     }

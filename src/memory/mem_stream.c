@@ -202,11 +202,13 @@ static void advance_cursor(mem_component *c)
     set_cursor(c, c->stream.cursor.index, c->stream.cursor.tile + 1);
 }
 
-/* A pass begins with rows of a table, which wait for all that was queued before them. So what the next pass
- * wants is read with no more in flight than keeps storage at its rate, until that pass has got under way. */
+/* A part of the ring is in flight and the rest is being used (mem_flight_bytes). And a pass begins with rows
+ * of a table, which wait for all that was queued before them. So what the next pass wants is read with no
+ * more in flight than keeps storage at its rate, until that pass has got under way. */
 static bool is_held_back(const mem_component *c)
 {
     const mem_stream *s = &c->stream;
+    if (s->reading_bytes >= mem_flight_bytes(c, s->ring_bytes)) return true;
     return (s->cursor.wrapped || !s->started) && s->reading_bytes >= mem_ahead_bytes(c);
 }
 

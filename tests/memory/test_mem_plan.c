@@ -118,7 +118,7 @@ static void rings_fit_the_model(void **state)
     assert_true(p.whole_bytes > 3 * (UINT64_C(1) << 30));
     assert_int_equal(p.smallest_bytes, 8 * MIB);
     p = plan_of(f, p.smallest_bytes);
-    assert_true(p.tile_bytes <= MIB && p.tile_bytes >= MIB / 2);
+    assert_true(p.tile_bytes <= MIB / 2 && p.tile_bytes >= MIB / 4);
     /* Room for all but a little: the ring stays small beside what is missing. */
     p = plan_of(f, p.whole_bytes - 64 * MIB);
     assert_true(p.ring_bytes <= 17 * MIB && p.streamed_bytes < 84 * MIB);
@@ -129,7 +129,7 @@ static void rings_fit_the_model(void **state)
     }
     p = plan_of(f, p.whole_bytes / 2);
     assert_int_equal(p.ring_bytes, 32 * MIB);
-    assert_true(p.tile_bytes > 3 * MIB && p.tile_bytes <= 4 * MIB);
+    assert_true(p.tile_bytes > 3 * MIB / 2 && p.tile_bytes <= 2 * MIB);
     close_fixture(f);
 }
 
@@ -146,7 +146,7 @@ static void rings_follow_the_reader(void **state)
     mem_component_set_reader(f->c, &quick);
     mem_plan p = plan_of(f, any.whole_bytes / 2);
     assert_int_equal(p.ring_bytes, 8 * MIB); /* the smallest one holds eight such reads */
-    assert_true(p.tile_bytes > MIB / 2 && p.tile_bytes <= MIB);
+    assert_true(p.tile_bytes > MIB / 4 && p.tile_bytes <= MIB / 2);
     mem_component_set_reader(f->c, &deep);
     p = plan_of(f, any.whole_bytes / 2);
     assert_int_equal(p.ring_bytes, 18 * MIB); /* 16 in flight, two beside */

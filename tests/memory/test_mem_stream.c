@@ -145,6 +145,29 @@ static void alternating_orders(void **state)
     close_fixture(f);
 }
 
+/* One half of the ring is filled while the other one is used, unless storage is known to want more. */
+static void half_of_the_ring_is_in_flight(void **state)
+{
+    (void)state;
+    fixture fix, *f = &fix;
+    open_fixture(f, "stream", MEM_SEQUENCE);
+    mem_reader deep = {.half_rate_bytes = 64 << 10, .read_bytes = 64 << 10, .depth = 64};
+    for (int wants_all = 0; wants_all < 2; wants_all++) {
+        if (wants_all) mem_component_set_reader(f->c, &deep);
+        mem_plan plan = place(f, budget_at(f, 0), first_way(f));
+        assert_status(mem_pass_begin(f->c, f->order, f->n_order, NULL, &f->err), WEIR_OK);
+        uint64_t queued = stats_of(f).streamed_bytes, half = plan.ring_bytes / 2;
+        assert_true(queued >= half && half > plan.tile_bytes);
+        if (wants_all)
+            assert_true(queued > half + plan.tile_bytes);
+        else
+            assert_true(queued <= half + plan.tile_bytes + 2 * 4096);
+        mem_pass_end(f->c);
+        mem_unplace(f->c);
+    }
+    close_fixture(f);
+}
+
 static void wrong_calls_are_refused(void **state)
 {
     (void)state;
@@ -302,6 +325,7 @@ int main(void)
         cmocka_unit_test(any_order_gives_the_right_bytes),
         cmocka_unit_test(skipped_weights_are_dropped),
         cmocka_unit_test(alternating_orders),
+        cmocka_unit_test(half_of_the_ring_is_in_flight),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(cancelling_ends_a_pass),
         cmocka_unit_test(unplacing_in_the_middle),
