@@ -1,7 +1,7 @@
 """Decoding with less memory than the weights, against other engines and against the limit, in one run.
 
 usage: python bench/bench_streaming.py WEIR MODEL.gguf... [--peer NAME=COMMAND ...] [--percent 95,85,70,50,30,10] [--read-ahead KIB,...]
-                                       [--rounds 3] [--row-seconds S] [--json FILE] [--quick]
+                                       [--rounds 3] [--row-seconds S] [--worker COMMAND] [--json FILE] [--quick]
 needs: root (it makes control groups, v1 or v2)
 
 Each budget is a share of the weights that a token passes through (an embedding table that is only read by row does not count), for the
@@ -16,6 +16,9 @@ already are not measured again, so a run that was ended can be taken up by the s
   predicted    what the plan said before the run                 storage   the rate of queued reads of the best size, between the rounds
   limit        the slower of reading that at that rate, and of decoding with all weights in memory, measured in every round
   share        Weir's rate over the limit of its own round       busy      share of the wall clock in which the streamed bytes come at that rate
+  beside       what the machine leaves of the limit: a process that only reads and one that decodes with all weights in memory, each alone and both
+               together, in every round; the figures are the rates together over those alone (storage's, decoding's), the limit with each as
+               slow as it is while the other runs, and Weir's rate over that limit
   load         the machine's load average: above the count of CPUs other work is running, and the figures are of little use"""
 import argparse
 import ctypes
@@ -157,6 +160,89 @@ def block_device(path):
     return None
 
 
+class Worker:
+    """A process that holds a model and does what it is told (worker_weir.c)."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.used = 0
+
+    def begin(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        return float(self.process.stdout.readline())
+
+    def ask(self, line):
+        self.begin(line)
+        return self.end()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+BESIDE_TOKENS = 256  # of the worker's context
+BESIDE_SECONDS = 0.25
+BESIDE_TURNS = 4
+
+
+def beside(o, model):
+    """How much slower storage and decoding get by each other, as two factors. The one that is measured lies within the other's run."""
+    drop_cache(model)
+    computes, reads = (Worker([*o.worker, model, str(o.threads), str(BESIDE_TOKENS), *budget]) for budget in ([], ["0"]))
+
+    def decode(n):
+        if computes.used + n > BESIDE_TOKENS:
+            computes.ask("reset 0")
+            computes.used = 0
+        computes.used += n
+        computes.begin(f"decode {n}")
+
+    def alone(n):
+        decode(n)
+        return computes.end() / n
+
+    def megabytes(rate, seconds):
+        return f"storage {max(1, int(rate * seconds / 1e6))}"
+
+    try:
+        per_token, rate = alone(4), reads.ask("storage 100")
+        factors = []
+        for _ in range(BESIDE_TURNS):
+            n = min(BESIDE_TOKENS // 2, max(2, round(BESIDE_SECONDS / per_token)))
+            rate, per_token = reads.ask(megabytes(rate, BESIDE_SECONDS)), alone(n)
+            reads.begin(megabytes(rate, 2 * n * per_token))
+            time.sleep(0.01)
+            slow_token = alone(n)
+            reads.end()
+            decode(2 * n)
+            time.sleep(0.01)
+            slow_rate = reads.ask(megabytes(rate, 0.9 * n * per_token))
+            computes.end()
+            factors.append((slow_rate / rate, per_token / slow_token))
+        return [statistics.median(f) for f in zip(*factors)]
+    except (BrokenPipeError, ValueError):
+        return None  # it has ended
+    finally:
+        computes.close()
+        reads.close()
+
+
+def beside_limit(whole, row, factors):
+    """Tokens per second, were the shorter of reading and computing over within the longer one, and both as slow meanwhile as they are
+    by each other; what is left of the longer one is as quick as alone."""
+    storage, read, tps = row["storage_bytes_per_s"], row["streamed_bytes_per_token"], whole["decode_tps"]
+    if not storage or not read:
+        return tps
+    slow_storage, slow_tps = storage * factors[0], tps * factors[1]
+    reading, computing = read / slow_storage, 1 / slow_tps
+    if reading > computing:
+        return 1 / (computing + (read - slow_storage * computing) / storage)
+    return 1 / (reading + (1 - slow_tps * reading) / tps)
+
+
 def median(rows, key):
     return statistics.median(r[key] for r in rows) if rows else None
 
@@ -174,6 +260,7 @@ def measure(o, group, model, weights, percent):
     slow = (weights - limit) / SLOW_STORAGE
     tokens = max(4, min(o.decode, int(seconds / slow) if slow else o.decode))
     ours, whole, pairs, loads, theirs = [], [], [], [], {name: [] for name in o.peers}
+    together = []  # factors, the limit by them
     begin, longest = time.monotonic(), 0.0
     for _ in range(o.rounds):
         start = time.monotonic()
@@ -187,6 +274,9 @@ def measure(o, group, model, weights, percent):
                 rows.append(row)
         if runs[0][1] and runs[1][1]:
             pairs.append((limit_of(runs[0][1], runs[1][1]), runs[1][1]["decode_tps"]))
+            factors = beside(o, model) if o.worker else None
+            if factors:
+                together.append((*factors, beside_limit(runs[0][1], runs[1][1], factors), runs[1][1]["decode_tps"]))
         longest = max(longest, time.monotonic() - start)
         if not ours:
             break
@@ -203,6 +293,10 @@ def measure(o, group, model, weights, percent):
             "planned_peak_bytes": max(r["planned_peak_bytes"] for r in ours),
             "predicted_tps": median(ours, "predicted_tps") if "predicted_tps" in ours[0] else None,
             "ratio": tps / max(filter(None, peers.values())) if any(peers.values()) else None}
+    if together:
+        storage_factor, compute_factor, slow_limit, _ = (statistics.median(x) for x in zip(*together))
+        row |= {"beside_storage": storage_factor, "beside_compute": compute_factor, "beside_tps": slow_limit,
+                "beside_share": statistics.median(rate / limit for _, _, limit, rate in together)}
     return row
 
 
@@ -213,7 +307,7 @@ def text(value, form):
 def print_head(o, model, read_ahead):
     print(f"{os.path.basename(model)}, up to {o.rounds} rounds of up to {o.decode} tokens, {o.threads} threads; read-ahead of the device {read_ahead} KiB")
     print(f"{'budget':>6} {'limit':>9} {'weir/s':>8} " + " ".join(f"{name[:12] + '/s':>14}" for name in o.peers) +
-          f" {'ratio':>6} {'predicted':>9} {'read/token':>11} {'storage':>9} {'whole/s':>8} {'limit/s':>8} {'share':>6} {'busy':>6} {'load':>5}", flush=True)
+          f" {'ratio':>6} {'predicted':>9} {'read/token':>11} {'storage':>9} {'whole/s':>8} {'limit/s':>8} {'share':>6} {'busy':>6} {'beside':>25} {'load':>5}", flush=True)
 
 
 def print_row(o, r):
@@ -222,7 +316,8 @@ def print_row(o, r):
           " ".join(text(r["peers_tps"][name], "14.2f") for name in o.peers) +
           f" {text(g('ratio'), '6.2f')} {text(g('predicted_tps'), '9.2f')} {text(g('read_bytes_per_token', 1e6), '8.1f')} MB "
           f"{text(g('storage_bytes_per_s', 1e6), '4.0f')} MB/s {text(g('whole_tps'), '8.2f')} {text(g('limit_tps'), '8.2f')} "
-          f"{text(g('share', 0.01), '5.0f')}% {text(g('busy', 0.01), '5.0f')}% {r['load']:>5.1f}", flush=True)
+          f"{text(g('share', 0.01), '5.0f')}% {text(g('busy', 0.01), '5.0f')}% {text(g('beside_storage'), '5.2f')} {text(g('beside_compute'), '5.2f')} {text(g('beside_tps'), '7.2f')} "
+          f"{text(g('beside_share', 0.01), '4.0f')}% {r['load']:>5.1f}", flush=True)
 
 
 class Results:
@@ -286,10 +381,13 @@ def main():
     a.add_argument("--read-ahead", default="", help="of the block device, KiB; a list takes turns (default: as it is)")
     for name, value in (("rounds", 3), ("threads", os.cpu_count()), ("prompt", 16), ("decode", 16), ("row-seconds", 0)):
         a.add_argument("--" + name, type=int, default=value)
+    a.add_argument("--worker", default="", help="worker_weir, for `beside` (default: the one built beside WEIR, if there is one)")
     a.add_argument("--quick", action="store_true", help="one round of four tokens")
     a.add_argument("--json", default="", help="a file that receives all figures and is taken up where it ends")
     o = a.parse_args()
     o.peers = {p.split("=", 1)[0]: shlex.split(p.split("=", 1)[1]) for p in o.peer}
+    built = os.path.join(os.path.dirname(os.path.abspath(o.weir)), "bench", "worker_weir")
+    o.worker = shlex.split(o.worker) if o.worker else [built] if os.path.exists(built) else []
     if o.quick:
         o.rounds, o.prompt, o.decode = 1, 8, 4
     group, results = Group(), Results(o.json)
