@@ -102,12 +102,13 @@ typedef struct dev_ticket {
 
 typedef struct dev_memory_info {
     uint64_t total_bytes;
-    uint64_t free_bytes;  /* what the driver reports free, or the best that is known */
-    uint64_t cache_bytes; /* held by our allocator, used by nobody; not in free_bytes (R3.2) */
-    uint64_t taken_bytes; /* by this process: allocations and cache */
-    size_t alignment;     /* of every allocation, and what views must keep */
-    bool unified;         /* device memory is host memory (R3.6 `shared`) */
-    bool can_register;    /* pin_register works */
+    uint64_t free_bytes;      /* what the driver reports free, or the best that is known */
+    uint64_t cache_bytes;     /* held by our allocator, used by nobody; not in free_bytes (R3.2) */
+    uint64_t taken_bytes;     /* by this process: allocations, work space and cache */
+    uint64_t workspace_bytes; /* of these, the device's own work space, where it is there at the moment */
+    size_t alignment;         /* of every allocation, and what views must keep */
+    bool unified;             /* device memory is host memory (R3.6 `shared`) */
+    bool can_register;        /* pin_register works */
 } dev_memory_info;
 
 /* Kernels that an engine brings, as the public interface has them. */

@@ -21,6 +21,20 @@ static void make_room(mem_manager *m, mem_handle *h, uint64_t bytes)
     if (free_bytes < bytes + over) (void)mem_mgr_yield(m, bytes + over - free_bytes, NULL, NULL);
 }
 
+/* Books what the device's own work space has become. What it takes, not by how much it grew: where a larger
+ * one was refused, the device has given the old one back, which is booked. */
+static uint64_t book_workspace(mem_manager *m)
+{
+    dev_memory_info info;
+    if (m->mem->info(m->device, &info, NULL) != WEIR_OK) return 0;
+    uint64_t more = info.workspace_bytes - base_min(m->workspace_taken, info.workspace_bytes);
+    m->workspace_taken += more;
+    m->device_bytes[BASE_DEVICE_KEPT] += more;
+    base_ledger_book_device(m->env, BASE_DEVICE_KEPT, more);
+    m->epoch++;
+    return more;
+}
+
 static weir_status take(mem_manager *m, mgr_kept *k, const char *label, weir_error *err)
 {
     if (m->mem == NULL) {
@@ -122,21 +136,15 @@ weir_status mem_handle_workspace(mem_handle *h, size_t k, uint32_t n_positions, 
     uint64_t bytes = t->workspace_bytes(m->device, k, n_positions, head_dim);
     uint64_t more = bytes > m->workspace_bytes ? bytes - m->workspace_bytes : 0;
     if (more != 0) make_room(m, h, more);
-    uint64_t before = mem_mgr_taken(m);
     weir_status status = t->reserve_workspace(m->device, k, n_positions, head_dim, err);
     for (bool again = true; status == WEIR_ERR_DEVICE_MEMORY && again;) { /* as mem_mgr_alloc */
         again = mem_mgr_yield(m, bytes, NULL, NULL) != 0;
         m->mem->trim(m->device);
-        before = mem_mgr_taken(m);
         status = t->reserve_workspace(m->device, k, n_positions, head_dim, err);
     }
     if (status == WEIR_OK && more != 0) {
-        uint64_t after = mem_mgr_taken(m), taken = after > before ? after - before : 0;
+        uint64_t taken = book_workspace(m);
         m->workspace_bytes += more;
-        m->workspace_taken += taken;
-        m->device_bytes[BASE_DEVICE_KEPT] += taken;
-        base_ledger_book_device(m->env, BASE_DEVICE_KEPT, taken);
-        m->epoch++;
         h->kept_bytes += taken;
         h->workspace_taken += taken;
     }

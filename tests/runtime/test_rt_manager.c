@@ -676,6 +676,51 @@ static void memory_of_the_machine(void **state)
     assert_int_equal(v.tag_bytes[BASE_TAG_DEVICE], 0);
 }
 
+/* X3: work space that grew after the device refused at first is booked once, though the device gave the old
+ * one back for it; also where it is refused for good, and granted later. */
+static void work_space_after_a_refusal(void **state)
+{
+    fixture *f = *state;
+    weir_device_info device;
+    mem_manager_info info;
+    mem_handle_info h;
+    mem_handle *handle;
+    uint32_t n = 0;
+    char note[128];
+    assert_ok(f, weir_devices_list(f->context, &device, 1, &n, note, sizeof note, &f->err));
+    if (n == 0) {
+        print_message("no OpenCL device: %s\n", note);
+        skip();
+    }
+    weir_manager *m = open_manager(f, "opencl:0", "4", NULL);
+    mem_manager *manager = f->context->devices->manager;
+    assert_ok(f, mem_handle_create(manager, "test", "w", MEM_SEQUENCE, &handle, &f->err));
+    assert_ok(f, mem_handle_seal(handle, &f->err));
+    uint64_t before = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        base_fault_rule rule = {.site = BASE_FAULT_DEVICE_ALLOC, .length = -1, .for_good = i == 2};
+        if (i > 0) assert_ok(f, base_fault_arm(f->context->env, &rule, &f->err));
+        weir_status status = mem_handle_workspace(handle, 64, 16384u << i, 64, &f->err);
+        base_fault_clear(f->context->env);
+        if (i == 2) {
+            assert_int_equal(status, WEIR_ERR_DEVICE_MEMORY);
+            status = mem_handle_workspace(handle, 64, 16384u << i, 64, &f->err);
+        }
+        assert_ok(f, status);
+        assert_ok(f, mem_manager_get_info(manager, &info, &f->err));
+        assert_true(info.kept_bytes > before + 1000000);
+        before = info.kept_bytes;
+        assert_int_equal(info.kept_bytes, info.device.taken_bytes - info.device.cache_bytes);
+        mem_handle_get_info(handle, &h);
+        assert_int_equal(h.kept_bytes, info.kept_bytes);
+    }
+    mem_handle_destroy(handle);
+    weir_manager_destroy(m);
+    base_ledger_view v;
+    base_ledger_read(f->context->env, &v);
+    assert_int_equal(v.device_bytes, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -685,6 +730,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(falling_back_to_tiles, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(memory_that_stays, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(memory_of_the_machine, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(work_space_after_a_refusal, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(settings, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(lives_under_faults, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(misuse, fixture_setup, fixture_teardown),

@@ -288,6 +288,7 @@ weir_status opencl_info(dev_device *device, dev_memory_info *out, weir_error *er
     out->total_bytes = d->info.memory_bytes;
     /* OpenCL does not say what others hold. */
     out->free_bytes = out->total_bytes - base_min(out->taken_bytes, out->total_bytes);
+    if (d->workspace != NULL) out->workspace_bytes = base_align_up(d->workspace_bytes, d->alignment);
     out->alignment = d->alignment;
     out->unified = d->info.unified;
     out->can_register = false;

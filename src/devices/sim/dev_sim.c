@@ -260,6 +260,7 @@ static weir_status sim_info(dev_device *device, dev_memory_info *out, weir_error
         .free_bytes = free_bytes(d),
         .cache_bytes = d->cache_bytes,
         .taken_bytes = d->live_bytes + d->workspace_bytes + d->cache_bytes,
+        .workspace_bytes = d->workspace_bytes,
         .alignment = (size_t)counted(d, 1),
         .unified = d->options.unified,
         .can_register = !d->options.no_register,
