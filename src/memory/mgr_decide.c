@@ -104,7 +104,10 @@ void mem_handle_decide(mem_handle *h, uint64_t room_bytes, uint64_t copy_bytes, 
 {
     *out = (mem_handle_plan){.size_bytes = h->whole_bytes, .fixed_bytes = h->units[h->n_units].bytes};
     base_lock_enter(h->m->tier->lock);
+    const bool other = h->prefetch.other; /* what is planned and booked is the kind's way */
+    h->prefetch.other = false;
     mem_mgr_decide(h, mem_mgr_budget(h, room_bytes));
+    h->prefetch.other = other;
     out->smallest_bytes = mem_mgr_smallest(h, h->n_units != 0);
     out->n_slots = h->n_wanted_slots;
     out->slot_bytes = h->n_wanted_slots * h->wanted_slot_bytes;

@@ -215,13 +215,42 @@ static void without_room_for_two(void **state)
     close_stage(&s);
 }
 
+/* R3.6: what an owner allows weights, of a budget of RAM, holds while both ways are tried: neither takes more
+ * than the kind's way, which was planned. */
+static void a_limit_holds_either_way(void **state)
+{
+    (void)state;
+    static const mem_vram_mode modes[] = {MEM_VRAM_LOW, MEM_VRAM_AUTO};
+    for (int i = 0; i < 4; i++) {
+        stage s;
+        mem_handle_plan plan, now;
+        bool other = false;
+        mem_kind kind = i / 2 == 0 ? MEM_SEQUENCE : MEM_ONESHOT;
+        open_stage(&s, kind, storage_policy(modes[i % 2]), 4 * MB, true);
+        s.c.seconds[kind != MEM_ONESHOT] = 6; /* the other way */
+        s.c.seconds[kind == MEM_ONESHOT] = 8;
+        mem_handle_limit_weights(s.x.h, 4096 + 5 * UNIT_BYTES);
+        mem_handle_decide(s.x.h, 4 * MB, 0, &plan);
+        for (int n = 0; n < MEASURED + 2; n++) {
+            mem_component_report c = pass(&s);
+            uint64_t held = c.loaded_bytes + c.slot_bytes;
+            assert_true(held >= 4096 + UNIT_BYTES && held <= 4096 + 5 * UNIT_BYTES);
+            assert_true(held <= plan.fixed_bytes + plan.resident_bytes + plan.slot_bytes);
+            mem_handle_decide(s.x.h, 4 * MB, 0, &now); /* the plan does not follow what is tried */
+            assert_true(now.resident_bytes == plan.resident_bytes && now.n_slots == plan.n_slots);
+            other |= c.copies_ahead != (kind == MEM_ONESHOT);
+        }
+        assert_true(other);
+        close_stage(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_quicker_way_stays),
-        cmocka_unit_test(a_little_is_not_enough),
-        cmocka_unit_test(only_storage_is_measured),
-        cmocka_unit_test(without_room_for_two),
+        cmocka_unit_test(the_quicker_way_stays),    cmocka_unit_test(a_little_is_not_enough),
+        cmocka_unit_test(only_storage_is_measured), cmocka_unit_test(without_room_for_two),
+        cmocka_unit_test(a_limit_holds_either_way),
     };
     return cmocka_run_group_tests_name("memory manager: copies ahead", tests, NULL, NULL);
 }
