@@ -83,7 +83,9 @@ void mem_mgr_keep_few(mem_request *r, const mem_phase *p)
     while (count_models(t, p) > most && (h = oldest(t, p, since)) != NULL) {
         uint64_t before = mem_mgr_held(h);
         if (!mem_mgr_move_off(h, true)) h->stuck = since;
-        if (mem_mgr_held(h) < before) mem_mgr_note_yield(h, r, p, before - mem_mgr_held(h));
+        if (mem_mgr_held(h) == before) continue;
+        mem_mgr_note_yield(h, r, p, before - mem_mgr_held(h));
+        h->m->mem->trim(h->m->device); /* R7.4 */
     }
 }
 

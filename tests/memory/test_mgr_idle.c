@@ -23,7 +23,9 @@ static void open_shelf(shelf *s, uint32_t most, const char *pinned)
     policy.pinned_models = pinned;
     policy.gpu_jobs = 2;
     memset(s, 0, sizeof *s);
-    open_rig(&s->r, device_of(ROOM), policy);
+    dev_sim_options o = device_of(ROOM);
+    o.keeps_freed = true;
+    open_rig(&s->r, o, policy);
     s->r.env->clock_fn = read_clock;
     s->r.env->clock_arg = &s->now;
     s->now = 100;
@@ -70,6 +72,9 @@ static void no_more_than_may(void **state)
     mem_report rep = use_one(&s, 3);
     assert_there(&s, "--23-");
     assert_int_equal(rep.yielded_bytes, 2 * WHOLE);
+    mem_manager_info info = manager_info(&s.r); /* others than us have it */
+    assert_true(info.device.taken_bytes - info.device.cache_bytes >= 2 * WHOLE);
+    assert_true(info.device.taken_bytes <= 2 * (WHOLE + 131072u));
     assert_string_equal(info_of(&s.x[0]).reason, "gave up for another");
     use_one(&s, 2);
     use_one(&s, 1);
