@@ -6,11 +6,10 @@
  *
  * Threads: calls on one model and on what hangs off it are made by one thread at a time. Models and managers
  * of one context are opened, planned, loaded and closed in turns, whatever threads ask for it; models on
- * devices
- * (--device) may run on a thread each, beside what weir/manager.h lets requests do, but settings change only
- * while nothing else runs, and of models in host memory one runs at a time. weir_model_cancel may come from
- * any thread or signal handler. Every option struct starts with its size: set it through the
- * *_init function, then change fields. Text is UTF-8. The library never prints, exits or aborts.
+ * devices (--device) may run on a thread each, beside what weir/manager.h lets requests do, but settings
+ * change only while nothing else runs, and of models in host memory one runs at a time. weir_model_cancel may
+ * come from any thread or signal handler. Every option struct starts with its size: set it through the *_init
+ * function, then change fields. Text is UTF-8. The library never prints, exits or aborts.
  *
  * Results (logits, tokens) do not depend on budget, threads, prefill chunk, batch or instruction set:
  * docs/numerics.md. */

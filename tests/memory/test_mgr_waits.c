@@ -15,6 +15,7 @@ typedef struct waiter {
     uint32_t my_turn;
     weir_status status;
     weir_error err;
+    mem_report report;
     pthread_t thread;
 } waiter;
 
@@ -34,6 +35,7 @@ static void *wait_main(void *arg)
         w->status = mem_run_phase(q, &run, &w->err);
         if (w->status == WEIR_OK) check_visit(&v);
     }
+    mem_request_report(q, &w->report);
     mem_request_end(q);
     return NULL;
 }
@@ -333,6 +335,7 @@ static void then_it_tries_again(void **state)
     start(&second);
     pthread_join(second.thread, NULL);
     assert_int_equal(second.status, WEIR_ERR_DEVICE_MEMORY); /* truly too small */
+    assert_true(second.report.job_wait_s > 0);
     mem_handle_info info;
     mem_handle_get_info(a.h, &info);
     assert_true(info.whole);
