@@ -499,7 +499,8 @@ WEIR_API uint64_t weir_logits_hash(uint64_t h, const float *logits, size_t n);
 typedef struct weir_memory_report {
     size_t struct_size;
     uint64_t budget_bytes, planned_peak_bytes;
-    uint64_t peak_bytes; /* the process's peak resident size since loading began (VmHWM) */
+    /* the process's peak resident size since loading began (VmHWM), what a simulated device held apart */
+    uint64_t peak_bytes;
     uint64_t rss_bytes, pss_bytes, anon_bytes;
     uint64_t ledger_bytes, ledger_peak_bytes;
     uint64_t size_bytes, loaded_bytes,

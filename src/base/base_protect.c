@@ -4,6 +4,7 @@
 #include "base_protect.h"
 #include "base_internal.h"
 #include "base_signal.h"
+#include "base_system.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -136,8 +137,12 @@ void base_protect_destroy(base_protect *p)
 {
     if (p == NULL) return;
     if (p->range != NULL) unwatch(p->range);
-    if (p->front != NULL && p->front != p->back) munmap(p->front, p->bytes);
-    if (p->back != NULL) munmap(p->back, p->bytes);
+    if (p->back != NULL) {
+        base_process_shrink_begin();
+        if (p->front != NULL && p->front != p->back) munmap(p->front, p->bytes);
+        munmap(p->back, p->bytes);
+        base_process_shrink_end();
+    }
     if (p->fd >= 0) close(p->fd);
     base_free(p->env, p);
 }
@@ -155,6 +160,7 @@ uint8_t *base_protect_back(const base_protect *p)
 weir_status base_protect_commit(base_protect *p, uint64_t begin, uint64_t bytes, weir_error *err)
 {
     int tries = 0;
+    base_process_peak_keep();
     while (fallocate(p->fd, 0, (off_t)begin, (off_t)bytes) != 0) {
         int error = errno;
         if (error == EINTR && base_errno_retry(error, &tries)) continue;
@@ -167,7 +173,9 @@ weir_status base_protect_commit(base_protect *p, uint64_t begin, uint64_t bytes,
 void base_protect_drop(base_protect *p, uint64_t begin, uint64_t bytes)
 {
     base_protect_set(p, begin, bytes, false, NULL);
+    base_process_shrink_begin();
     fallocate(p->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)bytes);
+    base_process_shrink_end();
 }
 
 weir_status base_protect_set(base_protect *p, uint64_t begin, uint64_t bytes, bool open, weir_error *err)
@@ -188,7 +196,9 @@ bool base_protect_touched(const base_protect *p, uint64_t *where)
 weir_status base_protect_heal(base_protect *p, weir_error *err)
 {
     if (p->range == NULL) return WEIR_OK;
+    base_process_shrink_begin();
     void *front = mmap(p->front, p->bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, p->fd, 0);
+    base_process_shrink_end();
     if (front == MAP_FAILED) return refused(err, WEIR_ERR_DEVICE, "mapping", p->bytes, errno);
     atomic_store(&p->range->n, 0);
     atomic_store(&p->range->first, 0);

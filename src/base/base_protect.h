@@ -5,7 +5,7 @@
  * exist, lets the access go on with other memory in place of the page, and remembers where it was; whoever
  * owns the memory asks for it afterwards and treats what was computed since as worthless. Every other SIGSEGV
  * goes on to the handler of before. Nothing is booked in the ledger: this is memory that plays another
- * device's. */
+ * device's; the process's own peak (base_system.h) is without it. */
 #ifndef WEIR_BASE_PROTECT_H
 #define WEIR_BASE_PROTECT_H
 

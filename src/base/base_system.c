@@ -71,15 +71,40 @@ weir_status base_memory_limits_read(base_env *env, const char *proc_root, const 
     return WEIR_OK;
 }
 
+/* VmHWM is the whole process's, and so is what is remembered of it. */
+static struct {
+    pthread_mutex_t lock;
+    uint64_t kept_bytes;  /* the own peak before VmHWM was set back */
+    uint64_t spent_bytes; /* a VmHWM that could not be set back: up to here it tells nothing of now */
+} peak = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The lock is held. What simulated devices hold now is the most they held since VmHWM was set back. */
+static void keep_peak(base_process_memory *m)
+{
+    uint64_t largest = m->peak_rss_bytes > peak.spent_bytes ? m->peak_rss_bytes : 0;
+    largest = base_max(m->rss_bytes, largest);
+    peak.kept_bytes = base_max(peak.kept_bytes, largest - base_min(largest, m->shmem_bytes));
+    m->own_peak_bytes = peak.kept_bytes;
+}
+
+static int read_process(base_process_memory *m)
+{
+    const kib_field fields[] = {
+        {"VmRSS:", &m->rss_bytes},        {"VmHWM:", &m->peak_rss_bytes}, {"RssAnon:", &m->anon_bytes},
+        {"RssFile:", &m->file_bytes},     {"RssShmem:", &m->shmem_bytes}, {"VmSwap:", &m->swap_bytes},
+        {"VmPTE:", &m->page_table_bytes},
+    };
+    int found = read_kib_fields("/proc/self/status", fields, sizeof fields / sizeof *fields);
+    if (found > 0) keep_peak(m);
+    return found;
+}
+
 weir_status base_process_memory_read(base_process_memory *out, weir_error *err)
 {
     base_process_memory m = {0};
-    const kib_field fields[] = {
-        {"VmRSS:", &m.rss_bytes},        {"VmHWM:", &m.peak_rss_bytes}, {"RssAnon:", &m.anon_bytes},
-        {"RssFile:", &m.file_bytes},     {"RssShmem:", &m.shmem_bytes}, {"VmSwap:", &m.swap_bytes},
-        {"VmPTE:", &m.page_table_bytes},
-    };
-    int found = read_kib_fields("/proc/self/status", fields, sizeof fields / sizeof *fields);
+    pthread_mutex_lock(&peak.lock);
+    int found = read_process(&m);
+    pthread_mutex_unlock(&peak.lock);
     if (found <= 0) {
         char text[128];
         return base_fail(err, WEIR_ERR_IO, "/proc/self/status: the memory of this process cannot be read: %s",
@@ -97,11 +122,42 @@ uint64_t base_process_pss(void)
     return bytes;
 }
 
-bool base_process_peak_reset(void)
+static bool set_peak_back(void)
 {
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     if (fd < 0) return false;
     bool done = write(fd, "5", 1) == 1;
     close(fd);
     return done;
+}
+
+bool base_process_peak_reset(void)
+{
+    pthread_mutex_lock(&peak.lock);
+    bool done = set_peak_back();
+    if (done) peak.kept_bytes = peak.spent_bytes = 0;
+    pthread_mutex_unlock(&peak.lock);
+    return done;
+}
+
+void base_process_peak_keep(void)
+{
+    base_process_memory m = {0};
+    pthread_mutex_lock(&peak.lock);
+    read_process(&m);
+    pthread_mutex_unlock(&peak.lock);
+}
+
+void base_process_shrink_begin(void)
+{
+    base_process_memory m = {0};
+    pthread_mutex_lock(&peak.lock);
+    read_process(&m);
+    peak.spent_bytes = base_max(peak.spent_bytes, m.peak_rss_bytes);
+}
+
+void base_process_shrink_end(void)
+{
+    if (set_peak_back()) peak.spent_bytes = 0;
+    pthread_mutex_unlock(&peak.lock);
 }

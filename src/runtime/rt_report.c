@@ -56,13 +56,11 @@ weir_status weir_model_memory(const weir_model *m, weir_memory_report *out, weir
     /* What a simulated device holds is not this process's, were it not simulated. */
     now.rss_bytes -= base_min(now.rss_bytes, now.shmem_bytes);
     uint64_t pss = base_process_pss();
-    now.peak_rss_bytes =
-        base_max(now.rss_bytes, now.peak_rss_bytes - base_min(now.peak_rss_bytes, now.shmem_bytes));
     base_ledger_view v;
     base_ledger_read(m->env, &v);
     weir_memory_report r = {
         .struct_size = sizeof r,
-        .peak_bytes = now.peak_rss_bytes,
+        .peak_bytes = now.own_peak_bytes,
         .rss_bytes = now.rss_bytes,
         .pss_bytes = pss - base_min(pss, now.shmem_bytes),
         .anon_bytes = now.anon_bytes,

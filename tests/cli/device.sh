@@ -39,6 +39,17 @@ if [ -f "$smol" ]; then
     run "smallest, from storage, with little RAM" --set compute.vram_mode=low --mem 48MB
     peak=$(field peak_bytes "$tmp/sim")
     [ "${peak:-0}" -gt 0 ] && [ "$peak" -le 48000000 ] && ok "the RAM budget holds too: $peak bytes" || no "the RAM budget: peak $peak bytes of 48 MB"
+    # Past 8 passes copies ahead are tried against none, with fewer copies on the device: the peak has neither's in it (R5.3, X2).
+    for many in 16 30; do
+        "$weir" run -m "$smol" -p "The capital of France is" -n $many --ctx 512 --json >"$tmp/cpu-$many" 2>"$tmp/err"
+        "$weir" run -m "$smol" -p "The capital of France is" -n $many --ctx 512 --json --device sim --set compute.vram_mode=low --mem 48MB >"$tmp/sim" 2>"$tmp/err"
+        peak=$(field peak_bytes "$tmp/sim")
+        if [ "${peak:-0}" -gt 20000000 ] && [ "$peak" -le 48000000 ] && grep -q '"prefetch": "measur' "$tmp/sim" && [ "$(field logits_hash "$tmp/sim")" = "$(field logits_hash "$tmp/cpu-$many")" ]; then
+            ok "the RAM budget holds while copies ahead are measured, $many tokens: $peak bytes"
+        else
+            no "the RAM budget, $many tokens: peak $peak bytes of 48 MB: $(head -n 1 "$tmp/err")"
+        fi
+    done
     run none --set compute.vram_mode=none
     "$weir" run -m "$smol" -p "x" -n 2 --device sim --set compute.vram_mode=high --set compute.simulate_vram_mb=20 >"$tmp/out" 2>"$tmp/err"
     [ $? = 1 ] && grep -q "simulated device" "$tmp/err" && ok "a device that is too small is told" || no "a device that is too small: $(head -n 1 "$tmp/err")"
