@@ -6,6 +6,9 @@
 #include "base_internal.h"
 
 #include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -387,4 +390,11 @@ void *base_pages_resize(base_env *env, base_tag tag, void *p, uint64_t bytes, ui
     base_ledger_release(env, tag, total - old);
     fail_memory(env, err, tag, total - old);
     return NULL;
+}
+
+void base_heap_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

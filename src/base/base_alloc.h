@@ -98,4 +98,8 @@ void base_pages_free(base_env *env, base_tag tag, void *p, uint64_t bytes);
 void *base_pages_resize(base_env *env, base_tag tag, void *p, uint64_t bytes, uint64_t new_bytes,
                         weir_error *err);
 
+/* Gives pages that libraries freed back to the system, where their allocator keeps them (glibc keeps even
+ * large blocks, once such ones were freed before). Costs some milliseconds where much is free. */
+void base_heap_trim(void);
+
 #endif

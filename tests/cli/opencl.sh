@@ -95,6 +95,19 @@ if "$weir" doctor 2>/dev/null | grep -q "opencl:0:.* of the machine's memory"; t
     within --mem $((all - 60000000))B --set compute.vram_mode=high
     peak=$(field peak_bytes "$tmp/out")
     [ "${peak:-0}" -gt 0 ] && [ "$peak" -le "$budget" ] && [ "$(field logits_hash "$tmp/out")" = "$whole" ] && ok "and in mode high: peak $peak" || no "in mode high: peak $peak of $budget: $(head -n 1 "$tmp/err")"
+    # The same past the passes in which copies ahead are tried against none, which changes the copies on the device (R5.3).
+    within -n 24
+    long=$(field logits_hash "$tmp/out")
+    for less in 60000000 90000000; do
+        budget=$((all - less))
+        within -n 24 --mem ${budget}B
+        peak=$(field peak_bytes "$tmp/out")
+        if [ "${peak:-0}" -gt 50000000 ] && [ "$peak" -le $budget ] && grep -q '"prefetch": "measur' "$tmp/out" && [ -n "$long" ] && [ "$(field logits_hash "$tmp/out")" = "$long" ]; then
+            ok "past measuring copies ahead: peak $peak of $budget, the same logits"
+        else
+            no "past measuring copies ahead: peak $peak of $budget: $(head -n 1 "$tmp/err")"
+        fi
+    done
     within --mem 20MB
     rc=$?
     least=$(sed -n 's/.*--mem \([0-9]*\)MiB.*/\1/p' "$tmp/err" | head -n 1)

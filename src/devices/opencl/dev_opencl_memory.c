@@ -147,10 +147,14 @@ static weir_status buffer_create(opencl_device *d, uint64_t bytes, const char *l
     return opencl_fail(d, rc, "CreateBuffer", err);
 }
 
+/* A driver that takes the machine's RAM from the heap frees it to the heap, which keeps it: what the ledger
+ * has back would then be taken a second time, beyond the budget (X2). */
 static void buffer_release(opencl_device *d, cl_mem mem, uint64_t bytes)
 {
     d->api->ReleaseMemObject(mem);
-    if (d->info.unified) base_ledger_release(d->env, BASE_TAG_DEVICE, bytes);
+    if (!d->info.unified) return;
+    base_heap_trim();
+    base_ledger_release(d->env, BASE_TAG_DEVICE, bytes);
 }
 
 /* A new chunk with one range in use. Called without the lock, since creating a buffer may take long. */
