@@ -5,11 +5,12 @@
  *       weir_session ---- one conversation: its key-value cache and position
  *
  * Threads: calls on one model and on what hangs off it are made by one thread at a time. Models and managers
- * of one context are opened, planned, loaded and closed in turns, whatever threads ask for it; models on
- * devices (--device) may run on a thread each, beside what weir/manager.h lets requests do, but settings
- * change only while nothing else runs, and of models in host memory one runs at a time. weir_model_cancel may
- * come from any thread or signal handler. Every option struct starts with its size: set it through the *_init
- * function, then change fields. Text is UTF-8. The library never prints, exits or aborts.
+ * of one context are opened, planned, predicted, loaded, given other budgets and closed in turns, whatever
+ * threads ask for it. Models on devices (compute.device) may run on a thread each, beside what weir/manager.h
+ * lets requests do; of models in host memory one runs at a time, and settings change only while nothing else
+ * runs. weir_model_cancel may come from any thread or signal handler. Every option struct starts with its
+ * size: set it through the *_init function, then change fields. Text is UTF-8. The library never prints,
+ * exits or aborts.
  *
  * Results (logits, tokens) do not depend on budget, threads, prefill chunk, batch or instruction set:
  * docs/numerics.md. */
@@ -276,7 +277,8 @@ typedef struct weir_plan {
     uint32_t n_kv_steps;
     weir_kv_step kv_steps[WEIR_MAX_KV_STEPS];
 } weir_plan;
-/* From headers alone. OK with fits = false where the budget does not suffice. */
+/* From headers alone. OK with fits = false where the budget does not suffice. Where device_planned_bytes are
+ * more than device_room_bytes, a run warns and tries all the same. */
 WEIR_API weir_status weir_model_plan(weir_model *m, const weir_load_options *o, weir_plan *out,
                                      weir_error *err);
 

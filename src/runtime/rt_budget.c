@@ -139,10 +139,8 @@ static weir_status change_on_device(weir_model *m, uint64_t budget, weir_error *
     return status;
 }
 
-weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err)
+static weir_status set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err)
 {
-    weir_error local;
-    err = rt_error(err, &local);
     if (m->run == NULL)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "the model is not loaded: weir_model_load first");
     if (m->context->n_loaded != 1)
@@ -153,6 +151,15 @@ weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error 
     weir_status status =
         m->run->source != NULL ? change_on_device(m, mem_bytes, err) : change(m, mem_bytes, err);
     if (status == WEIR_OK) m->run->full_budget = mem_bytes;
+    return status;
+}
+
+weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err)
+{
+    weir_error local;
+    rt_enter(m->context);
+    weir_status status = set_budget(m, mem_bytes, rt_error(err, &local));
+    rt_leave(m->context);
     return status;
 }
 
@@ -205,5 +212,10 @@ weir_status rt_budget_follow(weir_model *m, weir_error *err)
     char a[32], b[32];
     base_log(m->env, BASE_LOG_INFO, "memory is %s: the budget goes from %s to %s",
              less ? "short" : "there again", base_size_text(v->budget_bytes, a), base_size_text(wanted, b));
-    return change(m, wanted, err);
+    /* Another model may have been loaded meanwhile. */
+    weir_status status = WEIR_OK;
+    rt_enter(m->context);
+    if (m->context->n_loaded == 1) status = change(m, wanted, err);
+    rt_leave(m->context);
+    return status;
 }

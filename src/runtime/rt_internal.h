@@ -294,7 +294,8 @@ weir_status rt_workers_join(weir_context *c, rt_crew *crew, uint32_t n_threads, 
 void rt_workers_leave(weir_context *c, rt_crew *crew);
 /* Adds to *view what the workers hold for all crews but one (may be NULL). */
 void rt_workers_add(const weir_context *c, const rt_crew *but, base_ledger_view *view);
-/* Binds the workers, and the calling thread as the first of n_threads. Undo with base_cpus_restore. */
+/* Binds the workers, and the calling thread as the first of n_threads. For a user of theirs: nothing else
+ * keeps them alive. Undo with base_cpus_restore. */
 void rt_workers_bind(const weir_context *c, const base_cpus *cpus, uint32_t n_threads, base_affinity *before);
 
 /* ---- rt_device.c ---- */

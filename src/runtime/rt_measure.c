@@ -155,7 +155,7 @@ static void read_pieces(void *arg, uint32_t worker, size_t begin, size_t end)
     w->sums[worker][0] += a + b + c + d;
 }
 
-weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s, weir_error *err)
+static weir_status measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s, weir_error *err)
 {
     weir_error failure = {0};
     rt_crew crew = {0};
@@ -204,4 +204,12 @@ done:
     base_free(c->env, w);
     if (failure.code != WEIR_OK && err != NULL) *err = failure;
     return failure.code;
+}
+
+weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s, weir_error *err)
+{
+    rt_enter(c);
+    weir_status status = measure_memory(c, n_threads, bytes_per_s, err);
+    rt_leave(c);
+    return status;
 }

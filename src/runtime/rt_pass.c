@@ -54,7 +54,11 @@ weir_status rt_rows_run(const weir_context *c, const rt_rows *rows, graph_progra
         .cancel = cancel,
     };
     base_affinity before;
-    rt_workers_bind(c, &o->cpus, o->n_threads, &before);
+    /* Workers that are not this model's may end while it runs on its device. */
+    if (o->device.kind == RT_DEVICE_CPU)
+        rt_workers_bind(c, &o->cpus, o->n_threads, &before);
+    else
+        base_cpus_bind(&o->cpus, 0, o->n_threads, &before);
     weir_status status = graph_run(program, &batch, err);
     base_cpus_restore(&before);
     return status;

@@ -63,8 +63,8 @@ static weir_status without_storage(weir_model *m, dev_device *device, const rt_o
         if (!lacks_room(status)) return status;
     }
     snprintf(note, WEIR_NOTE_BYTES,
-             "no room to rehearse with all weights in memory: computing is what streaming passes take less "
-             "their waiting");
+             "the plan has no room to rehearse with all weights in memory: computing is what streaming "
+             "passes take less their waiting");
     status = WEIR_OK;
     if (known != NULL)
         *out = *known;
@@ -150,11 +150,9 @@ static weir_status predict(weir_model *m, const rt_options *o, dev_device *devic
     return status;
 }
 
-weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
-                               weir_prediction *out, weir_error *err)
+static weir_status predict_model(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
+                                 weir_prediction *out, weir_error *err)
 {
-    weir_error local;
-    err = rt_error(err, &local);
     rt_options options;
     *out = (weir_prediction){.struct_size = sizeof *out};
     weir_status status = rt_model_runs(m, err);
@@ -184,5 +182,15 @@ weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double
     if (status == WEIR_OK)
         status = predict(m, &options, target->device, &plan, storage_bytes_per_s > 0, out, err);
     rt_device_close(m->context, target);
+    return status;
+}
+
+weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double storage_bytes_per_s,
+                               weir_prediction *out, weir_error *err)
+{
+    weir_error local;
+    rt_enter(m->context);
+    weir_status status = predict_model(m, o, storage_bytes_per_s, out, rt_error(err, &local));
+    rt_leave(m->context);
     return status;
 }

@@ -42,9 +42,11 @@ weir_status weir_session_create(weir_model *m, weir_session **out, weir_error *e
     if (s->index.before == NULL) goto fail;
     if (lm_kv_create(m->env, m->lm, run->device, run->source, &run->plan.kv, &s->kv, err) != WEIR_OK)
         goto fail;
+    base_lock_enter(m->context->lock);
     s->next = run->sessions;
     run->sessions = s;
     run->n_sessions++;
+    base_lock_leave(m->context->lock);
     *out = s;
     return WEIR_OK;
 
@@ -60,12 +62,14 @@ void weir_session_destroy(weir_session *s)
     rt_session_part(s);
     if (s->main != NULL) rt_session_part(s->main);
     if (s->kv != NULL && run != NULL) {
+        base_lock_enter(s->model->context->lock);
         for (weir_session **at = &run->sessions; *at != NULL; at = &(*at)->next) {
             if (*at != s) continue;
             *at = s->next;
             run->n_sessions--;
             break;
         }
+        base_lock_leave(s->model->context->lock);
     }
     session_free(s);
 }
@@ -87,11 +91,14 @@ uint64_t rt_sessions_promised(const weir_model *m)
     const rt_loaded *run = m->run;
     const lm_kv_shape *shape = &run->plan.kv;
     uint64_t bytes = 0;
-    if (run->source != NULL || run->sessions == NULL || shape->growth == LM_KV_FULL) return 0;
+    if (run->source != NULL || shape->growth == LM_KV_FULL) return 0;
+    base_lock_enter(m->context->lock); /* another thread may have the model */
+    bool any = run->sessions != NULL;
     for (const weir_session *s = run->sessions; s != NULL; s = s->next)
         bytes += lm_kv_bytes(m->lm, run->device, shape, shape->context_tokens) -
                  lm_kv_bytes(m->lm, run->device, shape, lm_kv_positions(s->kv));
-    return bytes + lm_kv_copy_bytes(m->lm, run->device, shape, shape->context_tokens);
+    base_lock_leave(m->context->lock);
+    return !any ? 0 : bytes + lm_kv_copy_bytes(m->lm, run->device, shape, shape->context_tokens);
 }
 
 weir_status rt_session_check(const weir_session *s, weir_error *err)

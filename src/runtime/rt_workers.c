@@ -4,7 +4,7 @@
  * the threads that compute at a time are those of one, and who has not to compute costs nothing but stacks.
  * Runs of users on different threads take turns (base_pool.h).
  *
- * A change of their number belongs to the context's thread and waits for the run that is going on. */
+ * Their number changes in turns (rt_enter) and behind the run that is going on. */
 #include "rt_internal.h"
 
 static uint32_t most_threads(const weir_context *c, const rt_crew *but)
@@ -60,6 +60,6 @@ void rt_workers_add(const weir_context *c, const rt_crew *but, base_ledger_view 
 
 void rt_workers_bind(const weir_context *c, const base_cpus *cpus, uint32_t n_threads, base_affinity *before)
 {
-    if (c->workers != NULL) base_pool_bind(c->workers, cpus);
+    base_pool_bind(c->workers, cpus);
     base_cpus_bind(cpus, 0, n_threads, before);
 }

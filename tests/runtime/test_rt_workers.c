@@ -217,6 +217,37 @@ static void test_users_come_and_go_under_a_pass(void **state)
     weir_model_close(m);
 }
 
+/* A model that runs on a device has nothing to do with workers that others begin with and end. */
+static void test_workers_end_under_a_device(void **state)
+{
+    fixture *f = *state;
+    runner r = {.wanted = known_hash(f, "llama")};
+    pthread_t thread;
+    weir_manager_options mo;
+    weir_manager *manager;
+    double rate;
+    weir_manager_options_init(&mo);
+    mo.device = "cpu";
+    mo.n_threads = 3;
+    assert_ok(f, weir_context_set(f->context, "compute.device", "sim", &f->err));
+    weir_model *m = load_with(f, "llama", 2);
+    r.session = new_session(f, m);
+    some_tokens(r.tokens, N_TOKENS, 512, 9);
+    assert_int_equal(pthread_create(&thread, NULL, run_often, &r), 0);
+    for (uint32_t i = 0; i < 30; i++) {
+        assert_ok(f, weir_manager_create(f->context, &mo, &manager, &f->err));
+        assert_non_null(f->context->workers);
+        weir_manager_destroy(manager);
+        assert_null(f->context->workers);
+    }
+    assert_ok(f, weir_measure_memory(f->context, 2, &rate, &f->err));
+    assert_null(f->context->workers);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(r.right, 15);
+    weir_session_destroy(r.session);
+    weir_model_close(m);
+}
+
 /* The workers follow the list of the model whose pass it is. */
 static void test_each_model_on_its_processors(void **state)
 {
@@ -347,6 +378,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_draft_shares, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_callers_on_two_threads, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_users_come_and_go_under_a_pass, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_workers_end_under_a_device, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_each_model_on_its_processors, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_plans, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_no_more_threads, fixture_setup, fixture_teardown),

@@ -3,8 +3,7 @@
  *
  *   full       | K 0 | V 0 | K 1 | V 1 | ...                  one block, all of the context
  *   grown      | K 0 | V 0 |   | K 1 | V 1 |   ...            a block for each layer
- *   growing    | K 0 ....... | V 0 ....... |   | K 1 | V 1 |  one layer after the other: new, copy, free the
- * old
+ *   growing    | K 0 ....... | V 0 ....... |   | K 1 | V 1 |  layer by layer: new, copy, free the old
  *
  * So growing takes no more than all layers at their new size and the old block of one (R9.2). The ring of a
  * sliding window grows like the others until it is whole; before that it has never gone round. */
