@@ -160,11 +160,12 @@ static weir_status open_device(opencl_device *d, weir_error *err)
     if (status != WEIR_OK) return status;
     d->id = opencl_find(d->api, d->index, &platform, &n);
     if (d->id == NULL && n == 0)
-        return base_fail(
-            err, WEIR_ERR_DEVICE,
-            "device opencl:%u: the OpenCL loader is there, but no driver offers a device; install "
-            "the driver of your graphics card, or PoCL for the CPU",
-            d->index);
+        return base_fail(err, WEIR_ERR_DEVICE,
+                         "device opencl:%u: the OpenCL loader is there, but %s; install "
+                         "the driver of your graphics card, or PoCL for the CPU",
+                         d->index,
+                         opencl_has_platform(d->api) ? "no driver offers a device"
+                                                     : "no OpenCL platform was found");
     if (d->id == NULL)
         return base_fail(err, WEIR_ERR_DEVICE,
                          "there is no device opencl:%u; %u OpenCL device%s there (weir doctor "

@@ -82,6 +82,13 @@ weir_status opencl_fail(const opencl_device *d, cl_int code, const char *call, w
                      opencl_error_text(code), (int)code);
 }
 
+bool opencl_has_platform(const opencl_api *api)
+{
+    cl_uint n = 0;
+
+    return api->GetPlatformIDs(0, NULL, &n) == CL_SUCCESS && n != 0;
+}
+
 cl_device_id opencl_find(const opencl_api *api, uint32_t index, cl_platform_id *platform, uint32_t *n)
 {
     cl_platform_id platforms[MAX_PLATFORMS];
@@ -156,7 +163,8 @@ weir_status dev_opencl_list(base_env *env, dev_opencl_info *infos, uint32_t max,
     if (status != WEIR_OK) return base_fail(err, status, "%s", local.message);
     opencl_find(api, 0, &platform, n);
     if (*n == 0 && note != NULL)
-        snprintf(note, note_size, "no OpenCL device: the loader is there, but no driver offers a device");
+        snprintf(note, note_size, "no OpenCL device: the loader is there, but %s",
+                 opencl_has_platform(api) ? "no driver offers a device" : "no OpenCL platform was found");
     for (uint32_t i = 0; i < *n && i < max; i++) {
         uint32_t total;
 

@@ -179,6 +179,8 @@ static inline opencl_device *opencl_of(const dev_device *d)
 weir_status opencl_api_open(base_env *env, opencl_api **out, weir_error *err);
 void opencl_api_close(base_env *env, opencl_api *api); /* takes NULL */
 const char *opencl_error_text(cl_int code);
+/* False where no driver has registered with the loader. */
+bool opencl_has_platform(const opencl_api *api);
 /* The device with a number over all platforms; NULL where there are fewer. */
 cl_device_id opencl_find(const opencl_api *api, uint32_t index, cl_platform_id *platform, uint32_t *n);
 void opencl_describe(const opencl_api *api, cl_device_id id, dev_opencl_info *out);
