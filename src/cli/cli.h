@@ -186,6 +186,8 @@ void cli_print_profile(FILE *f, const weir_model *m);
 json_t *cli_json_memory(const cli_common *c, const weir_model *m);
 json_t *cli_json_profile(const weir_model *m);
 json_t *cli_json_plan(const weir_plan *p); /* the bill, by account */
+/* False where a plan's part on a device is more than limit and reserve leave: a run tries all the same. */
+bool cli_fits_device(const weir_plan *p);
 json_t *cli_json_prediction(const weir_prediction *p);
 json_t *cli_json_storage(const weir_storage *s);
 json_t *cli_json_memory_check(const weir_memory_check *k);

@@ -188,28 +188,34 @@ static void row_print(const bench_row *r)
     fflush(stdout);
 }
 
+static void head_print(const bench *b)
+{
+    printf(
+        "prefill of %u tokens, decoding of %u, median of %u round%s; limit: the slower of storage for what "
+        "streams\nand of the kernels for all weights\n"
+        "%-11s %-11s %-11s %9s %9s %9s  %-11s %11s %11s %9s %8s\n",
+        b->n_prompt, b->n_decode, b->n_rounds, b->n_rounds == 1 ? "" : "s", "budget", "planned", "peak",
+        "prefill/s", "decode/s", "predicted", "read/token", "storage", "memory", "limit/s", "share");
+}
+
+/* The heading comes with the first row, so that an error stands alone. */
 static int bench_budgets(bench *b)
 {
     weir_error err;
     json_t *rows = json_array();
     int rc = CLI_OK;
-    if (!b->common.json)
-        printf("prefill of %u tokens, decoding of %u, median of %u round%s; limit: the slower of storage for "
-               "what streams\nand of the kernels for all weights\n"
-               "%-11s %-11s %-11s %9s %9s %9s  %-11s %11s %11s %9s %8s\n",
-               b->n_prompt, b->n_decode, b->n_rounds, b->n_rounds == 1 ? "" : "s", "budget", "planned",
-               "peak", "prefill/s", "decode/s", "predicted", "read/token", "storage", "memory", "limit/s",
-               "share");
     for (uint32_t i = 0; i < b->budgets.n && rc == CLI_OK; i++) {
         bench_row row = {.plan.struct_size = sizeof row.plan,
                          .memory.struct_size = sizeof row.memory,
                          .predicted.struct_size = sizeof row.predicted};
-        if (measure(b, b->budgets.bytes[i], &row, &err) != WEIR_OK)
+        if (measure(b, b->budgets.bytes[i], &row, &err) != WEIR_OK) {
             rc = cli_error("bench", &err);
-        else if (b->common.json)
+        } else if (b->common.json) {
             json_array_append_new(rows, row_json(b, &row));
-        else
+        } else {
+            if (i == 0) head_print(b);
             row_print(&row);
+        }
         if (!b->common.json && rc == CLI_OK && i + 1 == b->budgets.n) layout_print(&row);
     }
     if (b->common.json && rc == CLI_OK) return cli_json_print(rows);

@@ -130,24 +130,29 @@ static void row_print(const sessions_row *r)
     fflush(stdout);
 }
 
+static void head_print(const bench *b)
+{
+    printf("%u sessions that share passes against one alone, %u tokens each after %u, median of %u round%s\n"
+           "%-11s %-11s %-11s %9s %9s %7s  %-11s %-11s %s\n",
+           b->n_sessions, b->n_decode, b->depth + b->n_prompt, b->n_rounds, b->n_rounds == 1 ? "" : "s",
+           "budget", "planned", "peak", "one/s", "total/s", "ratio", "read/token", "of all", "logits");
+}
+
 int cli_bench_sessions(bench *b)
 {
     weir_error err;
     json_t *rows = json_array();
     int rc = CLI_OK;
-    if (!b->common.json)
-        printf("%u sessions that share passes against one alone, %u tokens each after %u, median of %u "
-               "round%s\n%-11s %-11s %-11s %9s %9s %7s  %-11s %-11s %s\n",
-               b->n_sessions, b->n_decode, b->depth + b->n_prompt, b->n_rounds, b->n_rounds == 1 ? "" : "s",
-               "budget", "planned", "peak", "one/s", "total/s", "ratio", "read/token", "of all", "logits");
     for (uint32_t i = 0; i < b->budgets.n && rc == CLI_OK; i++) {
         sessions_row row = {.plan.struct_size = sizeof row.plan, .memory.struct_size = sizeof row.memory};
-        if (one_budget(b, b->budgets.bytes[i], &row, &err) != WEIR_OK)
+        if (one_budget(b, b->budgets.bytes[i], &row, &err) != WEIR_OK) {
             rc = cli_error("bench", &err);
-        else if (b->common.json)
+        } else if (b->common.json) {
             json_array_append_new(rows, row_json(b, &row));
-        else
+        } else {
+            if (i == 0) head_print(b);
             row_print(&row);
+        }
         if (rc == CLI_OK && !row.same)
             rc = cli_fail("bench", "a session's logits differ from those it gives alone: this is a defect");
     }

@@ -205,16 +205,28 @@ static void row_print(const speculate_row *r)
     fflush(stdout);
 }
 
-static int all_texts(bench *b, const weir_load_options *load, const weir_plan *plan, json_t *rows)
+static void head_print(const bench *b)
+{
+    printf("guessing (%s) against plain decoding of %u tokens after %u, median of %u round%s\n"
+           "%-11s %-11s %-11s %-10s %9s %9s %7s  %7s %10s  %s\n",
+           cli_speculate_name(b->generate.speculate), b->n_decode,
+           b->prompt != NULL ? b->n_given : b->depth + b->n_prompt, b->n_rounds, b->n_rounds == 1 ? "" : "s",
+           "budget", "planned", "peak", "text", "plain/s", "guess/s", "ratio", "a pass", "right", "logits");
+}
+
+/* With the heading in front of the first row, where wanted. */
+static int all_texts(bench *b, const weir_load_options *load, const weir_plan *plan, bool head, json_t *rows)
 {
     weir_error err;
     for (uint32_t text = 0; text < (b->prompt != NULL ? 1 : N_TEXTS); text++) {
         speculate_row row = {.plan = *plan, .memory.struct_size = sizeof row.memory};
         if (one_text(b, load, text, &row, &err) != WEIR_OK) return cli_error("bench", &err);
-        if (b->common.json)
+        if (b->common.json) {
             json_array_append_new(rows, row_json(b, &row));
-        else
+        } else {
+            if (head && text == 0) head_print(b);
             row_print(&row);
+        }
         if (!row.same)
             return cli_fail("bench", "guessing changed the logits of the %s text: this is a defect",
                             row.text);
@@ -222,19 +234,20 @@ static int all_texts(bench *b, const weir_load_options *load, const weir_plan *p
     return CLI_OK;
 }
 
-static int one_budget(bench *b, uint64_t budget, json_t *rows)
+static int one_budget(bench *b, uint32_t i, json_t *rows)
 {
     weir_error err;
     weir_plan plan = {.struct_size = sizeof plan};
-    b->common.load.mem_bytes = budget;
+    b->common.load.mem_bytes = b->budgets.bytes[i];
     int rc = cli_speculate_load(&b->common, &b->speculate);
     if (rc == CLI_OK) {
         /* The plain answer's session and the other's; each pass is one answer's. */
         weir_load_options load = b->common.load;
         load.n_sessions = 2;
         load.max_batch = 1;
-        rc = weir_model_plan(b->model, &load, &plan, &err) == WEIR_OK ? all_texts(b, &load, &plan, rows)
-                                                                      : cli_error("bench", &err);
+        rc = weir_model_plan(b->model, &load, &plan, &err) == WEIR_OK
+                 ? all_texts(b, &load, &plan, i == 0, rows)
+                 : cli_error("bench", &err);
     }
     cli_speculate_close(&b->speculate);
     return rc;
@@ -244,14 +257,7 @@ int cli_bench_speculate(bench *b)
 {
     json_t *rows = json_array();
     int rc = CLI_OK;
-    if (!b->common.json)
-        printf("guessing (%s) against plain decoding of %u tokens after %u, median of %u round%s\n"
-               "%-11s %-11s %-11s %-10s %9s %9s %7s  %7s %10s  %s\n",
-               cli_speculate_name(b->generate.speculate), b->n_decode,
-               b->prompt != NULL ? b->n_given : b->depth + b->n_prompt, b->n_rounds,
-               b->n_rounds == 1 ? "" : "s", "budget", "planned", "peak", "text", "plain/s", "guess/s",
-               "ratio", "a pass", "right", "logits");
-    for (uint32_t i = 0; i < b->budgets.n && rc == CLI_OK; i++) rc = one_budget(b, b->budgets.bytes[i], rows);
+    for (uint32_t i = 0; i < b->budgets.n && rc == CLI_OK; i++) rc = one_budget(b, i, rows);
     if (b->common.json && rc == CLI_OK) return cli_json_print(rows);
     json_decref(rows);
     return rc;

@@ -126,6 +126,11 @@ json_t *cli_json_applied(const cli_common *c)
     return j;
 }
 
+bool cli_fits_device(const weir_plan *p)
+{
+    return p->device_whole_bytes == 0 || p->device_planned_bytes <= p->device_room_bytes;
+}
+
 json_t *cli_json_plan(const weir_plan *p)
 {
     json_t *j = json_object(), *accounts = json_object();
@@ -168,6 +173,7 @@ json_t *cli_json_plan(const weir_plan *p)
         device = json_object();
         json_object_set_new(device, "name", cli_json_text(p->device, strlen(p->device)));
         cli_json_numbers(device, tier, sizeof tier / sizeof *tier);
+        json_object_set_new(device, "fits", json_boolean(cli_fits_device(p)));
     }
     json_object_set_new(j, "device", device);
     return j;

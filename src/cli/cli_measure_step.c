@@ -87,6 +87,7 @@ static void fill_arguments(arguments *a, const measure *m, uint32_t sessions)
     if (o->weights == WEIR_WEIGHTS_AUTO) add_text(a, "--weights", "auto");
     if (m->common.cpus != NULL) add_text(a, "--cpus", m->common.cpus);
     if (m->common.kv_cache != NULL) add_text(a, "--kv-cache", m->common.kv_cache);
+    if (m->common.device != NULL) add_text(a, "--device", m->common.device);
     for (uint32_t i = 0; i < m->common.settings.n; i++) add_text(a, "--set", m->common.settings.item[i]);
 }
 

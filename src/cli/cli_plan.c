@@ -185,7 +185,12 @@ static void print_fit(const weir_plan *p)
     printf("smallest budget %s; from %s on nothing streams\n", weir_size_text(p->smallest_bytes, a),
            weir_size_text(p->whole_bytes, b));
     if (p->fits) {
-        printf("fits; each pass reads %s of weights, %s of it from storage\n",
+        if (!cli_fits_device(p))
+            printf(
+                "fits the budget, but not the device: %s are needed, %s are there within limit and reserve; "
+                "a run tries all the same\n",
+                weir_size_text(p->device_planned_bytes, a), weir_size_text(p->device_room_bytes, b));
+        printf("%seach pass reads %s of weights, %s of it from storage\n", cli_fits_device(p) ? "fits; " : "",
                weir_size_text(p->weight_bytes_per_pass, a), weir_size_text(p->streamed_bytes_per_pass, b));
         return;
     }

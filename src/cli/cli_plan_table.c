@@ -103,8 +103,9 @@ static void print_row(const weir_plan *p, const weir_prediction *s)
     }
     printf("%12s %8u  ", weir_size_text(p->budget_bytes, a), p->ctx_tokens);
     if (p->fits)
-        printf("%-4s %12s %14s %22s %24s\n", "yes", weir_size_text(p->planned_peak_bytes, b),
-               weir_size_text(p->streamed_bytes_per_pass, d), decode, prefill);
+        printf("%-4s %12s %14s %22s %24s\n", cli_fits_device(p) ? "yes" : "RAM",
+               weir_size_text(p->planned_peak_bytes, b), weir_size_text(p->streamed_bytes_per_pass, d),
+               decode, prefill);
     else
         printf("%-4s %s missing\n", "no", weir_size_text(p->missing_bytes, b));
     fflush(stdout);
@@ -116,7 +117,7 @@ int cli_plan_table(cli_common *c, weir_model *model, bool rates)
     weir_error err;
     weir_load_options o = c->load;
     json_t *rows = json_array();
-    bool any = false;
+    bool any = false, beyond = false;
     int rc = choose(c, model, &t, &err) == WEIR_OK ? CLI_OK : cli_error("plan", &err);
     uint32_t n_threads = 0;
     uint64_t rated = 0; /* the budget that has its rates: each takes seconds to rehearse */
@@ -134,6 +135,7 @@ int cli_plan_table(cli_common *c, weir_model *model, bool rates)
         if (known) rated = o.mem_bytes;
         n_threads = p.n_threads;
         any |= p.fits;
+        beyond |= p.fits && !cli_fits_device(&p);
         if (c->json) {
             json_t *row = cli_json_plan(&p);
             json_object_set_new(row, "prediction", known ? cli_json_prediction(&s) : json_null());
@@ -155,6 +157,10 @@ int cli_plan_table(cli_common *c, weir_model *model, bool rates)
         json_object_set(j, "rows", rows);
         rc = cli_json_print(j);
     } else if (rc == CLI_OK) {
+        if (beyond)
+            printf(
+                "RAM: fits the budget, but not what limit and reserve leave of the device; a run tries all "
+                "the same.\n");
         printf("%s--mem, --ctx or --sessions give the bill of one of them.\n",
                rates ? "Rates stand at the shortest context of each budget. " : "");
     }

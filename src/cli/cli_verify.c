@@ -351,6 +351,9 @@ static int verify_model(verify *v)
     char cpu[32];
     if (weir_machine_read(v->common.context, &machine, &err) != WEIR_OK || add_matrix(v, &err) != WEIR_OK)
         return cli_error("verify", &err);
+    /* What no row could be without, such as the device, is told once. */
+    weir_plan plan = {.struct_size = sizeof plan};
+    if (weir_model_plan(v->model, &v->common.load, &plan, &err) != WEIR_OK) return cli_error("verify", &err);
     snprintf(cpu, sizeof cpu, "%s", machine.cpu_set);
     if (v->common.json) v->rows = json_array();
     for (uint32_t i = 0; i < v->n_variants; i++) check_variant(v, &v->variants[i]);

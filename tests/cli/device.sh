@@ -73,7 +73,7 @@ if "$weir" doctor 2>/dev/null | grep -q "opencl:0:"; then
     # A driver's folder without drivers: PoCL's loader and others read this variable.
     mkdir -p "$tmp/no-drivers"
     OCL_ICD_VENDORS="$tmp/no-drivers" "$weir" run -m "$tmp/m.gguf" -p x --device opencl:0 >"$tmp/out" 2>"$tmp/err"
-    [ $? = 1 ] && grep -q "opencl:0: .*no driver offers a device" "$tmp/err" && ok "OpenCL without a driver is told" || no "OpenCL without a driver: $(head -n 1 "$tmp/err")"
+    [ $? = 1 ] && grep -q "opencl:0: .*no OpenCL platform was found" "$tmp/err" && ok "OpenCL without a driver is told" || no "OpenCL without a driver: $(head -n 1 "$tmp/err")"
     # A library that cannot be opened: the reason is in the message.
     mkdir -p "$tmp/broken"
     echo x >"$tmp/broken/libOpenCL.so.1"
@@ -93,6 +93,21 @@ else
     no_opencl "OpenCL"
 fi
 tiny llama Q8_0 "$tmp/m.gguf"
+# What no row could be without is told once, and no table is begun.
+for command in "verify" "bench" "bench --sessions 2" "bench --speculate lookup"; do
+    "$weir" $command -m "$tmp/m.gguf" --device opencl:99 >"$tmp/out" 2>"$tmp/err"
+    code=$?
+    [ $code = 1 ] && [ ! -s "$tmp/out" ] && [ "$(grep -c opencl:99 "$tmp/err")" = 1 ] && ok "$command: a device that is not there is told once" || no "$command on opencl:99: $code, $(wc -l <"$tmp/out") lines"
+done
+small="--device sim --set compute.vram_limit_mb=1"
+"$weir" plan "$tmp/m.gguf" --mem 64MiB $small >"$tmp/out" 2>/dev/null
+[ $? = 0 ] && grep -q "^fits the budget, but not the device: .* are needed, 0 bytes are there" "$tmp/out" && ! grep -q "^fits;" "$tmp/out" && ok "plan: what is more than a device's room" || no "plan beyond a device's room: $(grep fits "$tmp/out")"
+"$weir" plan "$tmp/m.gguf" $small >"$tmp/out" 2>/dev/null
+[ $? = 0 ] && grep -qE "^ .* RAM  " "$tmp/out" && grep -q "^RAM: " "$tmp/out" && ! grep -q " yes " "$tmp/out" && ok "plan's table: what is more than a device's room" || no "plan's table beyond a device's room"
+"$weir" plan "$tmp/m.gguf" --mem 64MiB --device sim >"$tmp/out" 2>/dev/null
+[ $? = 0 ] && grep -q "^fits; each pass" "$tmp/out" && ok "plan: what a device has room for" || no "plan within a device's room: $(grep fits "$tmp/out")"
+"$weir" measure "$tmp/m.gguf" --sessions 1..1 --mem 64MiB --ctx 64 --prompt-tokens 8 -n 4 --no-hash --no-rates --device sim --json >"$tmp/out" 2>/dev/null
+[ $? = 0 ] && grep -q '"name": "simulated' "$tmp/out" && ok "measure runs on the device" || no "measure --device sim"
 for bad in gpu sim:1 opencl: opencl:x; do
     "$weir" run -m "$tmp/m.gguf" -p x --device $bad >"$tmp/out" 2>"$tmp/err"
     [ $? = 2 ] && grep -q "cpu, sim, or opencl:N" "$tmp/err" && ok "--device $bad is refused" || no "--device $bad: $(cat "$tmp/err")"
