@@ -133,6 +133,18 @@ static inline const char *real_path(const char *name)
     return path;
 }
 
+/* Skips the test where there is no OpenCL device. */
+static inline void need_opencl(fixture *f)
+{
+    weir_device_info info;
+    uint32_t n = 0;
+    char note[128];
+    assert_ok(f, weir_devices_list(f->context, &info, 1, &n, note, sizeof note, &f->err));
+    if (n != 0) return;
+    print_message("no OpenCL device: %s\n", note);
+    skip();
+}
+
 static inline weir_model *open_real(fixture *f, const char *name)
 {
     weir_model *m;

@@ -115,14 +115,7 @@ static void two_models_take_turns(void **state)
 static void two_models_take_turns_on_opencl(void **state)
 {
     fixture *f = *state;
-    weir_device_info info;
-    uint32_t n = 0;
-    char note[128];
-    assert_ok(f, weir_devices_list(f->context, &info, 1, &n, note, sizeof note, &f->err));
-    if (n == 0) {
-        print_message("no OpenCL device: %s\n", note);
-        skip();
-    }
+    need_opencl(f);
     turns(f, "opencl:0", "auto");
     turns(f, "opencl:0", "shared");
 }
@@ -382,14 +375,7 @@ static void budgets_change(void **state)
 static void budgets_change_on_opencl(void **state)
 {
     fixture *f = *state;
-    weir_device_info info;
-    uint32_t n = 0;
-    char note[128];
-    assert_ok(f, weir_devices_list(f->context, &info, 1, &n, note, sizeof note, &f->err));
-    if (n == 0) {
-        print_message("no OpenCL device: %s\n", note);
-        skip();
-    }
+    need_opencl(f);
     change_budgets(f, "opencl:0");
 }
 

@@ -447,14 +447,7 @@ static void test_on_a_device(void **state)
 static void test_on_opencl(void **state)
 {
     fixture *f = *state;
-    weir_device_info info;
-    uint32_t n = 0;
-    char note[128];
-    assert_ok(f, weir_devices_list(f->context, &info, 1, &n, note, sizeof note, &f->err));
-    if (n == 0) {
-        print_message("no OpenCL device: %s\n", note);
-        skip();
-    }
+    need_opencl(f);
     compare_on(f, "gemma3", "opencl:0");
 }
 

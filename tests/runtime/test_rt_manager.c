@@ -643,18 +643,11 @@ static void lives_under_faults(void **state)
 static void memory_of_the_machine(void **state)
 {
     fixture *f = *state;
-    weir_device_info info;
     mem_manager_info all;
     base_ledger_view v, with;
     void *a, *b;
-    uint32_t n = 0;
-    char note[128];
     const uint64_t bytes = 8 * MIB;
-    assert_ok(f, weir_devices_list(f->context, &info, 1, &n, note, sizeof note, &f->err));
-    if (n == 0) {
-        print_message("no OpenCL device: %s\n", note);
-        skip();
-    }
+    need_opencl(f);
     weir_manager *m = open_manager(f, "opencl:0", "4", NULL);
     assert_ok(f, mem_manager_get_info(f->context->devices->manager, &all, &f->err));
     base_ledger_read(f->context->env, &v);
@@ -681,17 +674,10 @@ static void memory_of_the_machine(void **state)
 static void work_space_after_a_refusal(void **state)
 {
     fixture *f = *state;
-    weir_device_info device;
     mem_manager_info info;
     mem_handle_info h;
     mem_handle *handle;
-    uint32_t n = 0;
-    char note[128];
-    assert_ok(f, weir_devices_list(f->context, &device, 1, &n, note, sizeof note, &f->err));
-    if (n == 0) {
-        print_message("no OpenCL device: %s\n", note);
-        skip();
-    }
+    need_opencl(f);
     weir_manager *m = open_manager(f, "opencl:0", "4", NULL);
     mem_manager *manager = f->context->devices->manager;
     assert_ok(f, mem_handle_create(manager, "test", "w", MEM_SEQUENCE, &handle, &f->err));
