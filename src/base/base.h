@@ -3,7 +3,8 @@
  *   error, alloc (ledger), fault points, files, queued reads, threads, clock, log, settings, RNG, types.
  *
  * Nothing here knows of models. All state hangs off a base_env; there are no mutable globals but what the
- * signal handlers of base_map.c and base_protect.c must find. */
+ * signal handlers of base_map.c and base_protect.c must find, and the process's peak in base_system.c, which
+ * the kernel keeps once for all. */
 #ifndef WEIR_BASE_H
 #define WEIR_BASE_H
 
