@@ -1,7 +1,7 @@
 """Decoding with less memory than the weights, against other engines and against the limit, in one run.
 
 usage: python bench/bench_streaming.py WEIR MODEL.gguf... [--peer NAME=COMMAND ...] [--percent 95,85,70,50,30,10] [--read-ahead KIB,...]
-                                       [--rounds 3] [--row-seconds S] [--worker COMMAND] [--json FILE] [--quick]
+                                       [--rounds 3] [--loads 3] [--row-seconds S] [--worker COMMAND] [--json FILE] [--quick]
 needs: root (it makes control groups, v1 or v2)
 
 Each budget is a share of the weights that a token passes through (an embedding table that is only read by row does not count), for the
@@ -10,18 +10,24 @@ whole process, and each run is in a fresh control group of exactly that size. We
 
 A row, which is one model, read-ahead and budget, takes about --row-seconds at most (default: 90, and 150 from 2 GB on): slow decoding is
 measured on fewer tokens, and no round is begun that would pass it. The file of --json is written behind every row; rows that it has
-already are not measured again, so a run that was ended can be taken up by the same command. Columns:
+already, of the same build and settings, are not measured again, so a run that was ended can be taken up by the same command. Columns:
 
   ratio        Weir's rate over the fastest peer's               read/token   bytes that Weir reads for a token
-  predicted    what the plan said before the run                 storage   the rate of queued reads of the best size, between the rounds
-  limit        the slower of reading that at that rate, and of decoding with all weights in memory, measured in every round
-  share        Weir's rate over the limit of its own round       busy      share of the wall clock in which the streamed bytes come at that rate
-  beside       what the machine leaves of the limit: a process that only reads and one that decodes with all weights in memory, each alone and both
-               together, in every round; the figures are the rates together over those alone (storage's, decoding's), the limit with each as
-               slow as it is while the other runs, and Weir's rate over that limit
+  predicted    what the plan said before the run                 whole     decoding with all weights in memory
+  storage      the rate of queued reads of the size and number that the probe found best
+  limit        the slower of reading that at storage's rate, and of whole
+  share        Weir's rate over the limit. Storage and processors change from second to second by more than what is looked for, so three
+               processes that stay loaded take turns of about half a second: reading, decoding in the group, reading, decoding with all weights
+               in memory; each decoding is held against what stood right before and behind it, and the figure is the median, in brackets the
+               middle half. The reader goes on through the file from turn to turn. What storage delivers depends on the pages that it fills,
+               so the one in the group is loaded anew --loads times
+  beside       what the machine leaves of the limit: the reader and the one with all weights in memory, each alone and both together; the
+               figures are the rates together over those alone (storage's, decoding's), the limit with each as slow as it is while
+               the other runs, and Weir's rate over that limit
   load         the machine's load average: above the count of CPUs other work is running, and the figures are of little use"""
 import argparse
 import ctypes
+import hashlib
 import json
 import mmap
 import os
@@ -164,8 +170,9 @@ class Worker:
     """A process that holds a model and does what it is told (worker_weir.c)."""
 
     def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.used = 0
+        """`command`: or a process that runs already."""
+        self.process = command if isinstance(command, subprocess.Popen) else \
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def begin(self, line):
         self.process.stdin.write(line + "\n")
@@ -183,59 +190,119 @@ class Worker:
         self.process.wait()
 
 
-BESIDE_TOKENS = 256  # of the worker's context
+WORKER_TOKENS = 256  # of a worker's context
+TURN_SECONDS = 0.5
 BESIDE_SECONDS = 0.25
 BESIDE_TURNS = 4
 
 
-def beside(o, model):
+class Decoder:
+    """A worker that appends tokens, and begins anew where its context is full."""
+
+    def __init__(self, worker):
+        self.worker, self.used = worker, 0
+        self.token = self.alone(2)  # seconds
+
+    def begin(self, n):
+        if self.used + n > WORKER_TOKENS:
+            self.worker.ask("reset 0")
+            self.used = 0
+        self.used += n
+        self.worker.begin(f"decode {n}")
+
+    def alone(self, n):
+        self.begin(n)
+        self.token = self.worker.end() / n
+        return self.token
+
+    def tokens_in(self, seconds):
+        return min(WORKER_TOKENS // 2, max(1, round(seconds / self.token)))
+
+
+class Reader:
+    def __init__(self, worker):
+        self.worker = worker
+        self.rate = self.ask(100)  # bytes per second
+
+    def ask(self, megabytes):
+        self.rate = self.worker.ask(f"storage {max(1, int(megabytes))}")
+        return self.rate
+
+    def begin(self, seconds):
+        self.worker.begin(f"storage {max(1, int(self.rate * seconds / 1e6))}")
+
+    def alone(self, seconds):
+        return self.ask(self.rate * seconds / 1e6)
+
+
+def beside(whole, reader):
     """How much slower storage and decoding get by each other, as two factors. The one that is measured lies within the other's run."""
+    factors = []
+    for _ in range(BESIDE_TURNS):
+        n = max(2, whole.tokens_in(BESIDE_SECONDS))
+        rate, token = reader.alone(BESIDE_SECONDS), whole.alone(n)
+        reader.begin(2 * n * token)
+        time.sleep(0.01)
+        slow_token = whole.alone(n)
+        reader.worker.end()
+        reader.rate = rate
+        whole.begin(2 * n)
+        time.sleep(0.01)
+        slow_rate = reader.alone(0.9 * n * token)
+        whole.worker.end()
+        factors.append((slow_rate / rate, token / slow_token))
+    return [statistics.median(f) for f in zip(*factors)]
+
+
+def take_turns(ours, whole, reader, seconds):
+    """For every turn the storage's rate, the rates of decoding within the budget and with all weights in memory, and bytes read a token."""
+    turns, until = [], time.monotonic() + seconds
+    before, n = reader.alone(TURN_SECONDS), 0
+    ours.alone(1)
+    start = ours.worker.ask("read")
+    while len(turns) < 2 or time.monotonic() < until:
+        count = ours.tokens_in(2 * TURN_SECONDS)
+        tps = 1 / ours.alone(count)
+        behind = reader.alone(TURN_SECONDS)
+        turns.append(((before + behind) / 2, tps, 1 / whole.alone(whole.tokens_in(TURN_SECONDS))))
+        before, n = behind, n + count
+    read = (ours.worker.ask("read") - start) / n
+    return [(*t, read) for t in turns]
+
+
+def shares(o, group, model, limit, seconds):
+    """The columns that stand on rates side by side, as a part of a row."""
     drop_cache(model)
-    computes, reads = (Worker([*o.worker, model, str(o.threads), str(BESIDE_TOKENS), *budget]) for budget in ([], ["0"]))
+    command = [*o.worker, model, str(o.threads), str(WORKER_TOKENS)]
+    others = [Worker(command), Worker([*command, "0"])]
 
-    def decode(n):
-        if computes.used + n > BESIDE_TOKENS:
-            computes.ask("reset 0")
-            computes.used = 0
-        computes.used += n
-        computes.begin(f"decode {n}")
-
-    def alone(n):
-        decode(n)
-        return computes.end() / n
-
-    def megabytes(rate, seconds):
-        return f"storage {max(1, int(rate * seconds / 1e6))}"
-
+    turns, factors = [], None
     try:
-        per_token, rate = alone(4), reads.ask("storage 100")
-        factors = []
-        for _ in range(BESIDE_TURNS):
-            n = min(BESIDE_TOKENS // 2, max(2, round(BESIDE_SECONDS / per_token)))
-            rate, per_token = reads.ask(megabytes(rate, BESIDE_SECONDS)), alone(n)
-            reads.begin(megabytes(rate, 2 * n * per_token))
-            time.sleep(0.01)
-            slow_token = alone(n)
-            reads.end()
-            decode(2 * n)
-            time.sleep(0.01)
-            slow_rate = reads.ask(megabytes(rate, 0.9 * n * per_token))
-            computes.end()
-            factors.append((slow_rate / rate, per_token / slow_token))
-        return [statistics.median(f) for f in zip(*factors)]
+        whole, reader = Decoder(others[0]), Reader(others[1])
+        factors = beside(whole, reader)
+        for _ in range(o.loads):
+            each = seconds / o.loads
+            turns += group.run(limit, [*command, str(limit)], lambda p: take_turns(Decoder(Worker(p)), whole, reader, each), 60 + 3 * each) or []
     except (BrokenPipeError, ValueError):
-        return None  # it has ended
+        print("# worker_weir has ended", file=sys.stderr)
     finally:
-        computes.close()
-        reads.close()
+        for w in others:
+            w.close()
+    if not turns:
+        return {}
+    storage, tps, whole, read = zip(*turns)
+    parts = statistics.quantiles([t[1] / limit_of(t) for t in turns], n=4, method="inclusive")
+    slow = [beside_limit(t, factors) for t in turns]
+    return {"turns": len(turns), "turn_tps": statistics.median(tps), "storage_bytes_per_s": statistics.median(storage), "whole_tps": statistics.median(whole),
+            "read_bytes_per_token": read[0], "limit_tps": statistics.median(map(limit_of, turns)), "share": parts[1], "share_low": parts[0], "share_high": parts[2],
+            "beside_storage": factors[0], "beside_compute": factors[1], "beside_tps": statistics.median(slow),
+            "beside_share": statistics.median(t[1] / l for t, l in zip(turns, slow))}
 
 
-def beside_limit(whole, row, factors):
+def beside_limit(turn, factors):
     """Tokens per second, were the shorter of reading and computing over within the longer one, and both as slow meanwhile as they are
     by each other; what is left of the longer one is as quick as alone."""
-    storage, read, tps = row["storage_bytes_per_s"], row["streamed_bytes_per_token"], whole["decode_tps"]
-    if not storage or not read:
-        return tps
+    storage, _, tps, read = turn
     slow_storage, slow_tps = storage * factors[0], tps * factors[1]
     reading, computing = read / slow_storage, 1 / slow_tps
     if reading > computing:
@@ -243,61 +310,51 @@ def beside_limit(whole, row, factors):
     return 1 / (reading + (1 - slow_tps * reading) / tps)
 
 
+def limit_of(turn):
+    storage, _, tps, read = turn
+    return min(storage / read, tps) if read else tps
+
+
 def median(rows, key):
     return statistics.median(r[key] for r in rows) if rows else None
 
 
-def limit_of(whole, row):
-    """Tokens per second that storage and computation allowed in this round: storage was measured right before and right behind it."""
-    storage, read = row["storage_bytes_per_s"], row["streamed_bytes_per_token"]
-    return min(storage / read, whole["decode_tps"]) if storage and read else whole["decode_tps"]
+SHARES_PART = 0.4  # of a row's time
 
 
 def measure(o, group, model, weights, percent):
     limit = weights * percent // 100
-    # Each decoding gets a share of the row's time, the rest of which goes into loading and prefill.
-    seconds = o.seconds / o.rounds / (4 * (1 + len(o.peers)))
+    row_seconds = o.seconds * (1 - SHARES_PART)
+    # Each decoding gets a share of the rounds' time, the rest of which goes into loading and prefill.
+    seconds = row_seconds / o.rounds / (4 * (1 + len(o.peers)))
     slow = (weights - limit) / SLOW_STORAGE
     tokens = max(4, min(o.decode, int(seconds / slow) if slow else o.decode))
-    ours, whole, pairs, loads, theirs = [], [], [], [], {name: [] for name in o.peers}
-    together = []  # factors, the limit by them
+    ours, loads, theirs = [], [], {name: [] for name in o.peers}
     begin, longest = time.monotonic(), 0.0
     for _ in range(o.rounds):
         start = time.monotonic()
-        if start + longest > begin + o.seconds:
+        if start + longest > begin + row_seconds:
             break
         loads.append(os.getloadavg()[0])
-        runs = [(whole, weir(o, group, model, 0, o.decode)), (ours, weir(o, group, model, limit, tokens))]
+        runs = [(ours, weir(o, group, model, limit, tokens))]
         runs += [(theirs[name], peer(o, group, model, limit, command, seconds)) for name, command in o.peers.items()]
         for rows, row in runs:
             if row:
                 rows.append(row)
-        if runs[0][1] and runs[1][1]:
-            pairs.append((limit_of(runs[0][1], runs[1][1]), runs[1][1]["decode_tps"]))
-            factors = beside(o, model) if o.worker else None
-            if factors:
-                together.append((*factors, beside_limit(runs[0][1], runs[1][1], factors), runs[1][1]["decode_tps"]))
         longest = max(longest, time.monotonic() - start)
         if not ours:
             break
     peers = {name: median(rows, "decode_tps") for name, rows in theirs.items()}
-    row = {"percent": percent, "limit_bytes": limit, "load": max(loads), "peers_tps": peers, "rounds": len(ours), "tokens": tokens,
-           "seconds": time.monotonic() - begin}
-    if not pairs:
+    row = {"percent": percent, "limit_bytes": limit, "load": max(loads), "peers_tps": peers, "rounds": len(ours), "tokens": tokens}
+    if not ours:
         return row
-    tps, read, storage = (median(ours, k) for k in ("decode_tps", "streamed_bytes_per_token", "storage_bytes_per_s"))
-    # Both move from minute to minute by more than what is looked for, so each round is held against its own limit.
-    best, share = statistics.median(limit for limit, _ in pairs), statistics.median(rate / limit for limit, rate in pairs)
-    row |= {"weir_tps": tps, "read_bytes_per_token": read, "storage_bytes_per_s": storage, "whole_tps": median(whole, "decode_tps"),
-            "limit_tps": best, "share": share, "shares": [rate / limit for limit, rate in pairs], "busy": tps * read / storage if storage else 0, "peak_bytes": max(r["peak_bytes"] for r in ours),
-            "planned_peak_bytes": max(r["planned_peak_bytes"] for r in ours),
+    tps = median(ours, "decode_tps")
+    row |= {"weir_tps": tps, "peak_bytes": max(r["peak_bytes"] for r in ours), "planned_peak_bytes": max(r["planned_peak_bytes"] for r in ours),
             "predicted_tps": median(ours, "predicted_tps") if "predicted_tps" in ours[0] else None,
-            "ratio": tps / max(filter(None, peers.values())) if any(peers.values()) else None}
-    if together:
-        storage_factor, compute_factor, slow_limit, _ = (statistics.median(x) for x in zip(*together))
-        row |= {"beside_storage": storage_factor, "beside_compute": compute_factor, "beside_tps": slow_limit,
-                "beside_share": statistics.median(rate / limit for _, _, limit, rate in together)}
-    return row
+            "ratio": tps / max(filter(None, peers.values())) if any(peers.values()) else None,
+            "read_bytes_per_token": median(ours, "streamed_bytes_per_token")}
+    row |= shares(o, group, model, limit, o.seconds * SHARES_PART) if o.worker else {}
+    return row | {"seconds": time.monotonic() - begin}
 
 
 def text(value, form):
@@ -307,7 +364,7 @@ def text(value, form):
 def print_head(o, model, read_ahead):
     print(f"{os.path.basename(model)}, up to {o.rounds} rounds of up to {o.decode} tokens, {o.threads} threads; read-ahead of the device {read_ahead} KiB")
     print(f"{'budget':>6} {'limit':>9} {'weir/s':>8} " + " ".join(f"{name[:12] + '/s':>14}" for name in o.peers) +
-          f" {'ratio':>6} {'predicted':>9} {'read/token':>11} {'storage':>9} {'whole/s':>8} {'limit/s':>8} {'share':>6} {'busy':>6} {'beside':>25} {'load':>5}", flush=True)
+          f" {'ratio':>6} {'predicted':>9} {'read/token':>11} {'turns':>5} {'weir/s':>8} {'storage':>9} {'whole/s':>8} {'limit/s':>8} {'share':>16} {'beside':>25} {'load':>5}", flush=True)
 
 
 def print_row(o, r):
@@ -315,8 +372,8 @@ def print_row(o, r):
     print(f"{r['percent']:>5}% {r['limit_bytes'] / 1e6:>6.0f} MB {text(g('weir_tps'), '8.2f')} " +
           " ".join(text(r["peers_tps"][name], "14.2f") for name in o.peers) +
           f" {text(g('ratio'), '6.2f')} {text(g('predicted_tps'), '9.2f')} {text(g('read_bytes_per_token', 1e6), '8.1f')} MB "
-          f"{text(g('storage_bytes_per_s', 1e6), '4.0f')} MB/s {text(g('whole_tps'), '8.2f')} {text(g('limit_tps'), '8.2f')} "
-          f"{text(g('share', 0.01), '5.0f')}% {text(g('busy', 0.01), '5.0f')}% {text(g('beside_storage'), '5.2f')} {text(g('beside_compute'), '5.2f')} {text(g('beside_tps'), '7.2f')} "
+          f"{text(g('turns'), '5.0f')} {text(g('turn_tps'), '8.2f')} {text(g('storage_bytes_per_s', 1e6), '4.0f')} MB/s {text(g('whole_tps'), '8.2f')} "
+          f"{text(g('limit_tps'), '8.2f')} {text(g('share', 0.01), '5.0f')}% ({text(g('share_low', 0.01), '3.0f')}-{text(g('share_high', 0.01), '3.0f')}%) {text(g('beside_storage'), '5.2f')} {text(g('beside_compute'), '5.2f')} {text(g('beside_tps'), '7.2f')} "
           f"{text(g('beside_share', 0.01), '4.0f')}% {r['load']:>5.1f}", flush=True)
 
 
@@ -329,7 +386,7 @@ class Results:
             self.rows = json.load(open(path))
 
     def find(self, wanted):
-        """The row of an earlier run that was measured against the same peers, all of which ran."""
+        """The row of an earlier run of the same build and settings that was measured against the same peers."""
         for row in self.rows:
             if all(row.get(k) == v for k, v in wanted.items() if k != "peers") and set(wanted["peers"]) <= set(row["peers_tps"]) and "weir_tps" in row:
                 return row
@@ -348,13 +405,13 @@ def all_rows(o, group, results, model, read_ahead):
     o.seconds = o.row_seconds or (150 if os.path.getsize(model) >= 2e9 else 90)
     weights = None
     for percent in map(int, o.percent.split(",")):
-        wanted = {"model": os.path.basename(model), "read_ahead": str(read_ahead), "percent": percent, "peers": list(o.peers)}
+        wanted = {"model": os.path.basename(model), "read_ahead": str(read_ahead), "percent": percent, "settings": o.settings, "peers": list(o.peers)}
         row = results.find(wanted)
         if row is None:
             if weights is None:
                 first = weir(o, group, model, 0, 1) or sys.exit("Weir does not run with all weights in memory")
                 weights = int(first["size_mb"] * 1e6)
-            row = {"model": wanted["model"], "read_ahead": wanted["read_ahead"]} | measure(o, group, model, weights, percent)
+            row = {k: wanted[k] for k in ("model", "read_ahead", "settings")} | measure(o, group, model, weights, percent)
             results.add(row)
         print_row(o, row)
 
@@ -379,9 +436,9 @@ def main():
     a.add_argument("--peer", action="append", default=[], help="NAME=COMMAND, a worker; may be given more than once")
     a.add_argument("--percent", default="95,85,70,50,30,10", help="budgets in per cent of the weights")
     a.add_argument("--read-ahead", default="", help="of the block device, KiB; a list takes turns (default: as it is)")
-    for name, value in (("rounds", 3), ("threads", os.cpu_count()), ("prompt", 16), ("decode", 16), ("row-seconds", 0)):
+    for name, value in (("rounds", 3), ("loads", 3), ("threads", os.cpu_count()), ("prompt", 16), ("decode", 16), ("row-seconds", 0)):
         a.add_argument("--" + name, type=int, default=value)
-    a.add_argument("--worker", default="", help="worker_weir, for `beside` (default: the one built beside WEIR, if there is one)")
+    a.add_argument("--worker", default="", help="worker_weir, for shares (default: the one built beside WEIR, if there is one)")
     a.add_argument("--quick", action="store_true", help="one round of four tokens")
     a.add_argument("--json", default="", help="a file that receives all figures and is taken up where it ends")
     o = a.parse_args()
@@ -389,7 +446,10 @@ def main():
     built = os.path.join(os.path.dirname(os.path.abspath(o.weir)), "bench", "worker_weir")
     o.worker = shlex.split(o.worker) if o.worker else [built] if os.path.exists(built) else []
     if o.quick:
-        o.rounds, o.prompt, o.decode = 1, 8, 4
+        o.rounds, o.loads, o.prompt, o.decode, o.row_seconds = 1, 1, 8, 4, o.row_seconds or 10
+    o.settings = {k: getattr(o, k) for k in ("rounds", "loads", "threads", "prompt", "decode", "row_seconds")}
+    with open(o.weir, "rb") as f:
+        o.settings["build"] = hashlib.sha256(f.read()).hexdigest()[:12]
     group, results = Group(), Results(o.json)
     for model in o.model:
         for read_ahead in o.read_ahead.split(","):

@@ -567,7 +567,8 @@ WEIR_API bool weir_profile_op(const weir_model *m, size_t i, const char **name, 
                               uint64_t *count);
 
 /* Measures for `bench`: what storage delivers for this model's file with the reader in use (bytes per second,
- * by large direct reads over up to max_bytes), and what memory delivers to n_threads. */
+ * by the direct reads it likes best, of up to max_bytes, from where the last measurement of this model
+ * ended), and what memory delivers to n_threads. */
 WEIR_API weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, double *bytes_per_s,
                                           weir_error *err);
 WEIR_API weir_status weir_measure_memory(weir_context *c, uint32_t n_threads, double *bytes_per_s,

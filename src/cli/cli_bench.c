@@ -90,6 +90,15 @@ static weir_status one_load(bench *b, const weir_load_options *o, bench_row *row
     return status;
 }
 
+/* Nothing is predicted for devices. */
+static weir_status predict(const bench *b, const weir_load_options *o, bench_row *row, weir_error *err)
+{
+    weir_status status = weir_model_predict(b->model, o, 0, &row->predicted, err);
+    if (status != WEIR_ERR_UNSUPPORTED) return status;
+    row->predicted.tokens_per_s = row->predicted.compute_bytes_per_s = NAN;
+    return WEIR_OK;
+}
+
 static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error *err)
 {
     enum { PROBE_BYTES = 512 << 20 };
@@ -99,6 +108,8 @@ static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error
     weir_status status = weir_measure_memory(b->common.context, o.n_threads, &row->memory_bps, err);
     if (status == WEIR_OK) status = weir_model_plan(b->model, &o, &row->plan, err);
     bool streams = row->plan.streamed_bytes_per_pass > 0;
+    /* Before anything has run: a prediction that has seen the run is none. */
+    if (status == WEIR_OK) status = predict(b, &o, row, err);
     if (status == WEIR_OK && !streams) status = one_load(b, &o, row, &x, 0, b->n_rounds, err);
     for (uint32_t r = 0; streams && r < b->n_rounds && status == WEIR_OK; r++) {
         status = weir_measure_storage(b->model, PROBE_BYTES, &x.storage[x.n_storage++], err);
@@ -111,12 +122,6 @@ static weir_status measure(bench *b, uint64_t budget, bench_row *row, weir_error
     row->decode_tps = cli_bench_median(x.decode, b->n_rounds);
     row->storage_bps = streams ? cli_bench_median(x.storage, x.n_storage) : 0;
     row->streamed_per_token = (double)x.streamed / b->n_decode;
-    status = weir_model_predict(b->model, &o, 0, &row->predicted, err);
-    if (status == WEIR_ERR_UNSUPPORTED) { /* nothing is predicted for devices */
-        row->predicted.tokens_per_s = row->limit_tps = NAN;
-        return WEIR_OK;
-    }
-    if (status != WEIR_OK) return status;
     double seconds = (double)row->plan.weight_bytes_per_pass / row->predicted.compute_bytes_per_s;
     double streaming = streams ? row->streamed_per_token / row->storage_bps : 0;
     row->limit_tps = 1 / (streaming > seconds ? streaming : seconds);

@@ -187,7 +187,11 @@ struct weir_model {
     uint32_t main_dtype;
     rt_loaded *run; /* NULL: not loaded */
     weir_model *next_loaded;
-    base_storage storage;       /* of its largest file; bytes_per_s is 0: not known */
+    base_storage storage; /* of its largest file; bytes_per_s is 0: not known */
+    struct {
+        uint32_t file;
+        uint64_t offset;
+    } measured;                 /* where weir_measure_storage goes on */
     bool pack_known, pack_pays; /* asked once, see rt_packing_pays */
     atomic_bool cancel;
 };

@@ -22,37 +22,33 @@ typedef struct storage_walk {
     uint32_t depth;
     uint64_t read_bytes; /* of one read */
     uint64_t left;       /* bytes still to be asked for */
-    uint32_t file;
-    uint64_t offset;
     uint64_t done;
     base_aio_read reads[DEPTH_MAX];
 } storage_walk;
 
-/* Queues the next read into slot i; *queued is false behind the end. */
+/* Queues the next read into slot i; *queued is false when all was asked for. From measurement to measurement
+ * the walk goes on through the files and around: what was just read, a cache of the storage's own may hold.
+ */
 static weir_status queue_next(storage_walk *w, uint32_t i, bool *queued, weir_error *err)
 {
-    *queued = false;
-    while (w->file < fmt_model_n_files(w->model->file)) {
-        base_file *f = fmt_model_file(w->model->file, w->file);
-        uint64_t there = base_file_size(f) - w->offset;
-        if (there == 0) {
-            w->file++;
-            w->offset = 0;
-            continue;
-        }
-        if (w->left == 0) return WEIR_OK;
-        uint64_t need = base_min(base_min(there, w->read_bytes), w->left);
-        w->reads[i] = (base_aio_read){.file = f,
-                                      .offset = w->offset,
-                                      .buf = w->block + i * w->read_bytes,
-                                      .len = w->read_bytes,
-                                      .need = need};
-        w->offset += need;
-        w->left -= need;
-        *queued = true;
-        return base_aio_submit(w->aio, &w->reads[i], err);
+    weir_model *m = w->model;
+    base_file *f = fmt_model_file(m->file, m->measured.file);
+    *queued = w->left != 0;
+    if (w->left == 0) return WEIR_OK;
+    while (m->measured.offset >= base_file_size(f)) { /* some file is not empty, else left were 0 */
+        m->measured.file = (m->measured.file + 1) % fmt_model_n_files(m->file);
+        m->measured.offset = 0;
+        f = fmt_model_file(m->file, m->measured.file);
     }
-    return WEIR_OK;
+    uint64_t need = base_min(base_file_size(f) - m->measured.offset, w->read_bytes);
+    w->reads[i] = (base_aio_read){.file = f,
+                                  .offset = m->measured.offset,
+                                  .buf = w->block + i * w->read_bytes,
+                                  .len = w->read_bytes,
+                                  .need = need};
+    m->measured.offset += need;
+    w->left -= base_min(need, w->left);
+    return base_aio_submit(w->aio, &w->reads[i], err);
 }
 
 static weir_status walk(storage_walk *w, weir_error *err)
@@ -104,7 +100,7 @@ weir_status weir_measure_storage(weir_model *m, uint64_t max_bytes, double *byte
     weir_load_options defaults;
     weir_load_options_init(&defaults);
     defaults.mem_bytes = 1; /* not used: only the settings of reading are */
-    storage_walk w = {.model = m, .left = max_bytes};
+    storage_walk w = {.model = m, .left = base_min(max_bytes, m->file_bytes)};
     if (rt_model_is_here(m, &failure) != WEIR_OK) goto done;
     if (rt_options_resolve(m, &defaults, &options, &failure) != WEIR_OK) goto done;
     if (allocate_block(&w, &failure) != WEIR_OK) goto done;
