@@ -15,6 +15,7 @@
 typedef struct kib_field {
     const char *name; /* with its colon */
     uint64_t *bytes;
+    bool *found; /* may be NULL */
 } kib_field;
 
 /* Fills the fields that the file has; returns how many, or -errno when it cannot be read. */
@@ -30,6 +31,7 @@ static int read_kib_fields(const char *path, const kib_field *fields, size_t n_f
             if (strncmp(line, fields[i].name, n) != 0) continue;
             uint64_t kib = strtoull(line + n, NULL, 10);
             if (!base_mul(kib, 1024, fields[i].bytes)) *fields[i].bytes = UINT64_MAX;
+            if (fields[i].found != NULL) *fields[i].found = true;
             found++;
         }
     }
@@ -42,11 +44,12 @@ weir_status base_memory_limits_read(base_env *env, const char *proc_root, const 
 {
     base_memory_limits m = {.cgroup_limit_bytes = UINT64_MAX, .cgroup_free_bytes = UINT64_MAX};
     uint64_t free_bytes = 0, cached_bytes = 0;
+    bool known = false;
     const kib_field fields[] = {
-        {"MemTotal:", &m.total_bytes},
-        {"MemAvailable:", &m.available_bytes},
-        {"MemFree:", &free_bytes},
-        {"Cached:", &cached_bytes},
+        {.name = "MemTotal:", .bytes = &m.total_bytes},
+        {.name = "MemAvailable:", .bytes = &m.available_bytes, .found = &known},
+        {.name = "MemFree:", .bytes = &free_bytes},
+        {.name = "Cached:", .bytes = &cached_bytes},
     };
     weir_error local = {0};
     size_t path_bytes = strlen(proc_root) + sizeof "/meminfo";
@@ -64,8 +67,8 @@ weir_status base_memory_limits_read(base_env *env, const char *proc_root, const 
                          "%s/meminfo: the machine's memory cannot be read: %s; give a budget", proc_root,
                          found < 0 ? base_errno_text(-found, text) : "no MemTotal in it");
     }
-    /* Kernels before 3.14 and some containers' proc have no MemAvailable. */
-    if (m.available_bytes == 0) m.available_bytes = base_min(m.total_bytes, free_bytes + cached_bytes);
+    /* Kernels before 3.14 and some containers' proc have no MemAvailable. One of 0 is true. */
+    if (!known) m.available_bytes = base_min(m.total_bytes, free_bytes + cached_bytes);
     base_cgroup_memory(proc_root, cgroup_root, &m);
     *out = m;
     return WEIR_OK;
@@ -90,9 +93,10 @@ static void keep_peak(base_process_memory *m)
 static int read_process(base_process_memory *m)
 {
     const kib_field fields[] = {
-        {"VmRSS:", &m->rss_bytes},        {"VmHWM:", &m->peak_rss_bytes}, {"RssAnon:", &m->anon_bytes},
-        {"RssFile:", &m->file_bytes},     {"RssShmem:", &m->shmem_bytes}, {"VmSwap:", &m->swap_bytes},
-        {"VmPTE:", &m->page_table_bytes},
+        {.name = "VmRSS:", .bytes = &m->rss_bytes},        {.name = "VmHWM:", .bytes = &m->peak_rss_bytes},
+        {.name = "RssAnon:", .bytes = &m->anon_bytes},     {.name = "RssFile:", .bytes = &m->file_bytes},
+        {.name = "RssShmem:", .bytes = &m->shmem_bytes},   {.name = "VmSwap:", .bytes = &m->swap_bytes},
+        {.name = "VmPTE:", .bytes = &m->page_table_bytes},
     };
     int found = read_kib_fields("/proc/self/status", fields, sizeof fields / sizeof *fields);
     if (found > 0) keep_peak(m);
@@ -117,7 +121,7 @@ weir_status base_process_memory_read(base_process_memory *out, weir_error *err)
 uint64_t base_process_pss(void)
 {
     uint64_t bytes = 0;
-    const kib_field pss = {"Pss:", &bytes};
+    const kib_field pss = {.name = "Pss:", .bytes = &bytes};
     read_kib_fields("/proc/self/smaps_rollup", &pss, 1);
     return bytes;
 }

@@ -99,6 +99,9 @@ static void the_machine_without_groups(void **state)
     put(fix, "proc/meminfo", "MemTotal: 1000 kB\nMemFree: 100 kB\nCached: 200 kB\n");
     m = read_limits(fix);
     assert_int_equal(m.available_bytes, 300 * 1024);
+    put(fix, "proc/meminfo", "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 0 kB\nCached: 200 kB\n");
+    m = read_limits(fix);
+    assert_int_equal(m.available_bytes, 0);
 }
 
 static void without_meminfo_it_fails(void **state)
