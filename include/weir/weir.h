@@ -329,13 +329,23 @@ WEIR_API uint32_t weir_model_sessions(const weir_model *m);
 /* Another budget for a loaded model, between two passes: sessions stay, results stay the same. Weights that
  * both budgets keep stay in memory, only what is added is read. BUDGET below what the load's caches and
  * activations need, with nothing changed; after other errors it is as before or, where that fails too,
- * without weights: runs then fail until it is loaded again. Only where one model is loaded in the context. On
+ * without weights: runs then fail until it is loaded again. INVALID_ARGUMENT where another model is loaded in
+ * the context, too: their budget is one, that of the model loaded last. On
  * a device with memory of its own, settings of it that were changed (compute.vram_limit_mb, .vram_reserve_mb,
  * .vram_mode, .host_copies) hold from then on, too: BUDGET where they leave less than the smallest working
  * set; after other errors the next run places again what it finds missing.
  * With the setting compute.pressure the budget follows by itself what the machine and its control groups
- * leave, never above what was given here or to the load. */
+ * leave, never above what was given here or to the load: see weir_model_follow_memory. */
 WEIR_API weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err);
+/* For a program that waits between two runs: gives weights back where memory has become short, and takes them
+ * again later, as every run does by itself before each pass. A call a second is enough; most do nothing, and
+ * none does on a device with memory of its own. Where several models are loaded in the context, what is short
+ * is taken from the one in host memory that can give most, and what comes back goes to the one that runs or
+ * is named here; so no other thread may be in a call on any of them meanwhile. A change that fails is logged,
+ * and things stay as they were. Errors: INVALID_ARGUMENT where nothing is loaded or compute.pressure is
+ * neither auto nor off; those of reading where the model has lost its weights: runs then fail until it is
+ * loaded again. */
+WEIR_API weir_status weir_model_follow_memory(weir_model *m, weir_error *err);
 
 /* ---------------------------------------------------------------- running */
 

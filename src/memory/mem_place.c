@@ -436,6 +436,11 @@ weir_status mem_place_rows(mem_component *c, const base_aio_options *aio, weir_e
     return WEIR_OK;
 }
 
+bool mem_component_placed(const mem_component *c)
+{
+    return c->placed;
+}
+
 void mem_unplace(mem_component *c)
 {
     const mem_plan *p = &c->plan;

@@ -366,7 +366,7 @@ weir_status mem_resize(mem_component *c, const mem_plan *plan, const mem_place_o
     double start = base_now(c->env);
     if (to.plan.ring_bytes == 0 && was->ring_bytes == 0 && to.plan.resident_bytes == was->resident_bytes)
         c->plan = to.plan; /* all stays before and after */
-    else if (can_move(c))
+    else if (can_move(c) && !(options->map && to.plan.ring_bytes == 0))
         status = resize_in_place(c, &to, options, err);
     else
         status = place_anew(c, plan, &before_plan, options, err);

@@ -146,11 +146,13 @@ typedef struct mem_place_options {
 weir_status mem_place(mem_component *c, const mem_plan *plan, const mem_place_options *options,
                       weir_error *err);
 void mem_unplace(mem_component *c); /* frees, copies nothing back (R6.2) */
+bool mem_component_placed(const mem_component *c);
 /* Another plan for a component that is placed, between two passes (R6.5). What both plans keep stays in
  * memory, and moves there; what the new one does not keep is returned to the system before anything is
  * allocated, and only what it adds is read. At no moment is more held than the larger of both plans. On
  * failure all is as before, read anew where it must be; where that fails too nothing is placed. Pointers to
- * weights end. Options as for mem_place; the packer stays what it was. */
+ * weights end. Options as for mem_place; the packer stays what it was. To mapped weights nothing moves: what
+ * is there goes first. */
 weir_status mem_resize(mem_component *c, const mem_plan *plan, const mem_place_options *options,
                        weir_error *err);
 

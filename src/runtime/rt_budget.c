@@ -1,34 +1,41 @@
 /* A loaded model's budget may change between two passes: when the caller says so, and when memory becomes
- * short (R6.5). Caches, activations and sessions stay as they are; what changes is how many weights stay, and
- * of those what both budgets have in common is not read again. No bit of any result depends on it. */
+ * short (rt_follow.c). Caches, activations and sessions stay as they are; what changes is how many weights
+ * stay, and of those what both budgets have in common is not read again. No bit of any result depends on it.
+ *
+ * The ledger's limit is that of the model that was loaded last: its plan counts all that was there before it,
+ * so it is the context's. When one of the others changes, that plan is carried along. */
 #include "rt_internal.h"
 
 #include <string.h>
 
-#define CHECK_SECONDS      0.25
-#define GROW_SECONDS       5.0
-#define GROW_MIN_BYTES     (UINT64_C(32) << 20)
-#define GROW_SHARE         20
-#define TOLERANCE_BYTES    (UINT64_C(4) << 20)
-#define TOLERANCE_SHARE    32
-#define HARD_RESERVE_SHARE 8
-/* Kept free below a control group's limit that is being lowered: the kernel refuses to go below what is held,
- * or kills for it, so there must be room for the next step. */
-#define FALLING_SHARE     8
-#define FALLING_MIN_BYTES (UINT64_C(16) << 20)
+static const base_tag weight_tags[] = {BASE_TAG_WEIGHTS_MAPPED,   BASE_TAG_WEIGHTS_FIXED,
+                                       BASE_TAG_WEIGHTS_RESIDENT, BASE_TAG_WEIGHTS_SLOTS,
+                                       BASE_TAG_WEIGHTS_HOST,     BASE_TAG_DEVICE};
+#define N_WEIGHT_TAGS (sizeof weight_tags / sizeof *weight_tags)
 
-/* Books and limits what a plan says; its weights are not placed. */
-static weir_status book(weir_context *c, const rt_plan *plan, weir_error *err)
+/* Books and limits what a model's plan says; its weights are not placed. Beside models that were loaded
+ * later, these get room for what theirs say, and of `total` what that leaves. */
+static weir_status book(weir_model *m, const rt_plan *plan, uint64_t total, weir_error *err)
 {
+    weir_context *c = m->context;
+    rt_loaded *last = c->loaded->run;
+    if (c->loaded != m) plan = &last->plan;
+    uint64_t limit =
+        c->loaded == m ? plan->view.budget_bytes : base_max(total, plan->view.planned_peak_bytes);
     if (plan->process_bytes < c->booked_bytes) {
         base_ledger_release(c->env, BASE_TAG_PROCESS, c->booked_bytes - plan->process_bytes);
         c->booked_bytes = plan->process_bytes;
     }
-    weir_status status = base_ledger_set_limit(c->env, plan->view.budget_bytes, err);
-    if (status != WEIR_OK || plan->process_bytes <= c->booked_bytes) return status;
-    status = base_ledger_reserve(c->env, BASE_TAG_PROCESS, plan->process_bytes - c->booked_bytes, err);
-    if (status == WEIR_OK) c->booked_bytes = plan->process_bytes;
-    return status;
+    weir_status status = base_ledger_set_limit(c->env, limit, err);
+    if (status == WEIR_OK && plan->process_bytes > c->booked_bytes) {
+        status = base_ledger_reserve(c->env, BASE_TAG_PROCESS, plan->process_bytes - c->booked_bytes, err);
+        if (status == WEIR_OK) c->booked_bytes = plan->process_bytes;
+    }
+    if (status != WEIR_OK || c->loaded == m) return status;
+    base_lock_enter(c->lock);
+    last->plan.view.budget_bytes = limit;
+    base_lock_leave(c->lock);
+    return WEIR_OK;
 }
 
 static weir_status plan_weights(const weir_model *m, const rt_need *need, uint64_t budget, mem_plan *out,
@@ -48,20 +55,36 @@ static uint64_t weights_of(const rt_plan *plan)
     return mem->fixed_bytes + mem->resident_bytes + mem->ring_bytes + plan->device_ram_bytes;
 }
 
-/* The tags of weights, from one plan to another. */
-static void change_tags(const rt_plan *old, rt_plan *new)
+/* What of a tag is a plan's own weights. */
+static uint64_t own_bytes(const rt_plan *plan, base_tag tag)
 {
-    const mem_plan *mem = &new->memory;
-    uint64_t *tags = new->tag_bytes;
-    if (new->on_device) {
-        tags[BASE_TAG_WEIGHTS_HOST] += mem->resident_bytes - old->memory.resident_bytes;
-        tags[BASE_TAG_DEVICE] += new->device_ram_bytes - old->device_ram_bytes;
-        return;
+    const mem_plan *mem = &plan->memory;
+    switch (tag) {
+    case BASE_TAG_WEIGHTS_MAPPED: return plan->map ? mem->fixed_bytes + mem->resident_bytes : 0;
+    case BASE_TAG_WEIGHTS_FIXED: return plan->map ? 0 : mem->fixed_bytes;
+    case BASE_TAG_WEIGHTS_RESIDENT: return plan->map || plan->on_device ? 0 : mem->resident_bytes;
+    case BASE_TAG_WEIGHTS_HOST: return plan->on_device ? mem->resident_bytes : 0;
+    case BASE_TAG_WEIGHTS_SLOTS: return mem->ring_bytes;
+    case BASE_TAG_DEVICE: return plan->device_ram_bytes;
+    default: return 0;
     }
-    tags[BASE_TAG_WEIGHTS_MAPPED] = new->map ? mem->fixed_bytes + mem->resident_bytes : 0;
-    tags[BASE_TAG_WEIGHTS_FIXED] = new->map ? 0 : mem->fixed_bytes;
-    tags[BASE_TAG_WEIGHTS_RESIDENT] = new->map ? 0 : mem->resident_bytes;
-    tags[BASE_TAG_WEIGHTS_SLOTS] = mem->ring_bytes;
+}
+
+/* Peak and page tables, for a plan whose weights or needs have changed. */
+static void set_peak(rt_plan *plan, uint64_t old_tables)
+{
+    rt_need need = {.total_bytes = plan->need_bytes};
+    uint64_t weights = weights_of(plan);
+    uint64_t peak = rt_planner_budget(&need, weights);
+    uint64_t tables = peak - plan->need_bytes - weights;
+    plan->process_bytes = plan->process_bytes - old_tables + tables;
+    plan->tag_bytes[BASE_TAG_PROCESS] = plan->tag_bytes[BASE_TAG_PROCESS] - old_tables + tables;
+    plan->view.planned_peak_bytes = peak;
+}
+
+static uint64_t tables_of(const rt_plan *plan)
+{
+    return plan->view.planned_peak_bytes - plan->need_bytes - weights_of(plan);
 }
 
 /* The loaded plan with other weights. */
@@ -73,47 +96,110 @@ static weir_status plan_again(const weir_model *m, uint64_t budget, rt_plan *out
     weir_status status = old->on_device ? rt_device_plan_again(m, &need, budget, out, err)
                                         : plan_weights(m, &need, budget, &out->memory, err);
     if (status != WEIR_OK) return status;
-    const mem_plan *mem = &out->memory;
-    uint64_t weights = weights_of(out);
-    uint64_t peak = rt_planner_budget(&need, weights);
-    uint64_t old_tables = old->view.planned_peak_bytes - old->need_bytes - weights_of(old);
-    uint64_t tables = peak - need.total_bytes - weights;
-    out->map = old->map && mem->ring_bytes == 0;
-    out->process_bytes = old->process_bytes - old_tables + tables;
-    out->tag_bytes[BASE_TAG_PROCESS] = old->tag_bytes[BASE_TAG_PROCESS] - old_tables + tables;
-    change_tags(old, out);
+    out->map = old->may_map && out->memory.ring_bytes == 0;
+    for (size_t i = 0; i < N_WEIGHT_TAGS; i++) {
+        base_tag t = weight_tags[i];
+        out->tag_bytes[t] += own_bytes(out, t) - own_bytes(old, t);
+    }
+    set_peak(out, tables_of(old));
     out->view.budget_bytes = budget;
-    out->view.planned_peak_bytes = peak;
-    out->view.streamed_bytes_per_pass = mem->streamed_bytes;
+    out->view.streamed_bytes_per_pass = out->memory.streamed_bytes;
     return WEIR_OK;
 }
 
-static weir_status place_again(weir_model *m, const rt_plan *plan, weir_error *err)
+/* Models that were loaded later have planned with what this one holds. */
+static void carry(weir_model *m, const rt_plan *from, const rt_plan *to)
 {
-    return plan->on_device ? rt_device_place_again(m, plan, err) : rt_place_again(m, m->run, plan, err);
+    weir_context *c = m->context;
+    base_lock_enter(c->lock);
+    for (weir_model *later = c->loaded; later != m; later = later->next_loaded) {
+        rt_plan *plan = &later->run->plan;
+        base_ledger_view *before = &later->run->before;
+        uint64_t tables = tables_of(plan);
+        for (size_t i = 0; i < N_WEIGHT_TAGS; i++) {
+            base_tag t = weight_tags[i];
+            uint64_t more = own_bytes(to, t) - own_bytes(from, t); /* less wraps around, and back */
+            plan->tag_bytes[t] += more;
+            plan->need_bytes += more;
+            before->tag_bytes[t] += more;
+            before->bytes += more;
+        }
+        set_peak(plan, tables);
+    }
+    base_lock_leave(c->lock);
 }
 
-/* The ledger's limit is the larger of both budgets while the weights go over; they give back before they
- * take. */
-static weir_status change(weir_model *m, uint64_t budget, weir_error *err)
+static void take_plan(weir_model *m, const rt_plan *plan)
+{
+    base_lock_enter(m->context->lock);
+    m->run->plan = *plan;
+    base_lock_leave(m->context->lock);
+}
+
+static weir_status place_again(weir_model *m, const rt_plan *plan, atomic_bool *cancel, weir_error *err)
+{
+    return plan->on_device ? rt_device_place_again(m, plan, err)
+                           : rt_place_again(m, m->run, plan, cancel, err);
+}
+
+/* Weights that give back do so before the ledger hears of it. Where it then cannot be limited, since others
+ * hold more than was planned, they go back. */
+static weir_status shrink(weir_model *m, const rt_plan *plan, uint64_t total, atomic_bool *cancel,
+                          weir_error *err)
+{
+    const rt_plan old = m->run->plan;
+    weir_error none;
+    weir_status status = place_again(m, plan, cancel, err);
+    if (status != WEIR_OK) return status;
+    carry(m, &old, plan);
+    take_plan(m, plan);
+    status = book(m, plan, total, err);
+    if (status == WEIR_OK) return WEIR_OK;
+    if (place_again(m, &old, NULL, &none) == WEIR_OK) {
+        carry(m, plan, &old);
+        take_plan(m, &old);
+    }
+    return status;
+}
+
+/* The limit is the larger of both budgets while the weights go over. */
+static weir_status grow(weir_model *m, const rt_plan *plan, uint64_t total, atomic_bool *cancel,
+                        weir_error *err)
+{
+    const rt_plan old = m->run->plan;
+    carry(m, &old, plan);
+    weir_status status = book(m, plan, total, err);
+    if (status == WEIR_OK) status = place_again(m, plan, cancel, err);
+    if (status == WEIR_OK)
+        take_plan(m, plan);
+    else
+        carry(m, plan, &old);
+    return status;
+}
+
+void rt_budget_is_full(rt_loaded *run)
+{
+    const weir_plan *v = &run->plan.view;
+    run->full_budget = v->budget_bytes;
+    run->full_peak = base_min(v->planned_peak_bytes, v->budget_bytes);
+}
+
+weir_status rt_budget_change(weir_model *m, uint64_t budget, uint64_t total, atomic_bool *cancel,
+                             weir_error *err)
 {
     rt_loaded *run = m->run;
     rt_plan plan;
     weir_error none;
+    uint64_t last_budget = m->context->loaded->run->plan.view.budget_bytes;
     weir_status status = plan_again(m, budget, &plan, err);
     if (status != WEIR_OK) return status;
     bool grows = budget > run->plan.view.budget_bytes;
-    if (grows) status = book(m->context, &plan, err);
-    if (status == WEIR_OK) status = place_again(m, &plan, err);
-    if (status == WEIR_OK && !grows) status = book(m->context, &plan, err);
+    status = grows ? grow(m, &plan, total, cancel, err) : shrink(m, &plan, total, cancel, err);
     run->last_change = base_now(m->env);
-    if (status == WEIR_OK) {
-        run->plan = plan;
-        return WEIR_OK;
-    }
+    if (status == WEIR_OK) return WEIR_OK;
     /* On a device, what the next pass finds missing it places. */
     if (plan.on_device) rt_device_limit(m, &run->plan);
-    book(m->context, &run->plan, &none);
+    book(m, &run->plan, last_budget, &none);
     return status;
 }
 
@@ -129,7 +215,7 @@ static weir_status change_on_device(weir_model *m, uint64_t budget, weir_error *
     if (status == WEIR_OK) status = mem_manager_get_info(manager, &old, err);
     if (status == WEIR_OK) status = mem_manager_set_policy(manager, &now.policy, err);
     if (status != WEIR_OK) return status;
-    status = change(m, budget, err);
+    status = rt_budget_change(m, budget, budget, &m->cancel, err);
     if (status == WEIR_OK) {
         m->run->options.device.policy = now.policy;
         return WEIR_OK;
@@ -148,9 +234,9 @@ static weir_status set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err
                          "the budget of %u loaded models cannot be changed for one of them",
                          m->context->n_loaded);
     atomic_store(&m->cancel, false);
-    weir_status status =
-        m->run->source != NULL ? change_on_device(m, mem_bytes, err) : change(m, mem_bytes, err);
-    if (status == WEIR_OK) m->run->full_budget = mem_bytes;
+    weir_status status = m->run->source != NULL ? change_on_device(m, mem_bytes, err)
+                                                : rt_budget_change(m, mem_bytes, mem_bytes, &m->cancel, err);
+    if (status == WEIR_OK) rt_budget_is_full(m->run);
     return status;
 }
 
@@ -159,63 +245,6 @@ weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error 
     weir_error local;
     rt_enter(m->context);
     weir_status status = set_budget(m, mem_bytes, rt_error(err, &local));
-    rt_leave(m->context);
-    return status;
-}
-
-/* What the process may hold now. A budget that was given is the user's word: for it only a control group's
- * limit and a machine that is nearly out of memory count. */
-static weir_status allowed_now(weir_model *m, uint64_t *out, weir_error *err)
-{
-    base_memory_limits limits;
-    base_process_memory own;
-    uint64_t reserve;
-    weir_status status = rt_limits_read(m->context, &limits, err);
-    if (status == WEIR_OK) status = rt_default_budget(m->context, &limits, out, &reserve, err);
-    if (status != WEIR_OK || m->run->options.mem_is_default) return status;
-    status = base_process_memory_read(&own, err);
-    if (status != WEIR_OK) return status;
-    uint64_t machine = limits.available_bytes + own.anon_bytes, keep = reserve / HARD_RESERVE_SHARE;
-    *out = machine > keep ? machine - keep : 0;
-    uint64_t limit = limits.cgroup_limit_bytes;
-    bool falling = limit < m->run->limit_seen;
-    m->run->limit_seen = base_max(limit, m->run->limit_seen);
-    if (limit == UINT64_MAX || limits.cgroup_free_bytes == UINT64_MAX) return WEIR_OK;
-    uint64_t group = base_min(rt_add(limits.cgroup_free_bytes, own.anon_bytes), limit);
-    uint64_t room = falling ? base_max(limit / FALLING_SHARE, FALLING_MIN_BYTES) : 0;
-    *out = base_min(*out, group - base_min(group, room));
-    return WEIR_OK;
-}
-
-weir_status rt_budget_follow(weir_model *m, weir_error *err)
-{
-    rt_loaded *run = m->run;
-    double now = base_now(m->env);
-    if (now < run->next_check || run->source != NULL || m->context->n_loaded != 1) return WEIR_OK;
-    run->next_check = now + CHECK_SECONDS;
-    if (strcmp(base_settings_get(m->context->settings, "compute.pressure"), "auto") != 0) return WEIR_OK;
-    uint64_t allowed;
-    weir_error none;
-    if (allowed_now(m, &allowed, &none) != WEIR_OK) return WEIR_OK;
-    const weir_plan *v = &run->plan.view;
-    rt_need need = {.total_bytes = run->plan.need_bytes};
-    uint64_t smallest = rt_planner_budget(&need, run->plan.memory.smallest_bytes);
-    uint64_t wanted = base_max(base_min(allowed, run->full_budget), smallest);
-    uint64_t held = base_min(v->planned_peak_bytes, v->budget_bytes);
-    bool less = wanted + base_max(TOLERANCE_BYTES, held / TOLERANCE_SHARE) < held;
-    bool more = v->budget_bytes < run->full_budget && v->streamed_bytes_per_pass != 0 &&
-                wanted > v->budget_bytes + base_max(GROW_MIN_BYTES, run->full_budget / GROW_SHARE) &&
-                now - run->last_change > GROW_SECONDS;
-    if (wanted == run->full_budget && now - run->last_change > GROW_SECONDS && wanted > v->budget_bytes)
-        more = true;
-    if (!less && !more) return WEIR_OK;
-    char a[32], b[32];
-    base_log(m->env, BASE_LOG_INFO, "memory is %s: the budget goes from %s to %s",
-             less ? "short" : "there again", base_size_text(v->budget_bytes, a), base_size_text(wanted, b));
-    /* Another model may have been loaded meanwhile. */
-    weir_status status = WEIR_OK;
-    rt_enter(m->context);
-    if (m->context->n_loaded == 1) status = change(m, wanted, err);
     rt_leave(m->context);
     return status;
 }

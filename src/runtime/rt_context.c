@@ -80,6 +80,19 @@ void rt_enter(weir_context *c)
     base_lock_leave(c->lock);
 }
 
+bool rt_try_enter(weir_context *c)
+{
+    uint64_t me = base_thread_id();
+    base_lock_enter(c->lock);
+    bool mine = c->n_turns == 0 || c->turn_thread == me;
+    if (mine) {
+        c->turn_thread = me;
+        c->n_turns++;
+    }
+    base_lock_leave(c->lock);
+    return mine;
+}
+
 void rt_leave(weir_context *c)
 {
     base_lock_enter(c->lock);

@@ -8,7 +8,8 @@
  *   rt_advice.c   why a budget is refused       rt_measure.c   rates of storage and memory
  *   rt_load.c     placing and unplacing         rt_pass.c      passes that sessions share
  *   rt_answers.c  steps of several answers      rt_speculate*.c  guesses that a pass checks
- *   rt_budget.c   a budget that changes         rt_device.c    devices with memory of their own
+ *   rt_budget.c   a budget that changes         rt_follow.c    budgets that follow the machine
+ *   rt_device.c   devices with memory of their own
  *   rt_predict.c  how fast it will be           rt_storage.c   what storage delivers, remembered
  *   rt_rehearse.c passes run before a load      rt_calibrate.c whether packing pays
  *   rt_pack.c     packed files                  rt_policy.c    the memory check
@@ -57,6 +58,9 @@ struct weir_context {
     base_lock *lock;           /* for the two chains above, and the two below */
     uint64_t turn_thread;      /* whose turn it is, while n_turns is not 0 */
     uint32_t n_turns;
+    uint64_t group_limit; /* of control groups, as last seen; when it changed, and whether it fell then */
+    double group_changed;
+    bool group_falls;
 };
 
 /* A user of the context's workers. */
@@ -128,6 +132,7 @@ typedef struct rt_plan {
     lm_kv_shape kv;      /* of a session's caches */
     uint32_t n_ops;      /* of the program */
     bool map;            /* weights are to be mapped */
+    bool may_map;        /* they are wherever all of them stay */
     uint64_t need_bytes; /* all but weights and page tables */
     bool on_device;      /* the following hold; memory.resident_bytes are copies in RAM of what streams */
     mem_handle_plan device;
@@ -171,9 +176,9 @@ typedef struct rt_loaded {
     double load_seconds;
     void (*place_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* during the load */
     void *place_progress_arg;
-    uint64_t full_budget; /* what it may have when memory is there */
-    double next_check, last_change;
-    uint64_t limit_seen; /* the highest that control groups had */
+    uint64_t full_budget; /* what it may have when memory is there, and what it plans to hold then */
+    uint64_t full_peak;
+    double next_check, last_change, retry_at; /* rt_follow.c */
 } rt_loaded;
 
 struct weir_model {
@@ -239,6 +244,10 @@ weir_status rt_limits_read(const weir_context *c, base_memory_limits *out, weir_
 /* What a run gets that names no budget, and what that leaves to others. */
 weir_status rt_default_budget(const weir_context *c, const base_memory_limits *limits, uint64_t *budget,
                               uint64_t *reserve, weir_error *err);
+/* What others are left where a budget is given: an eighth of the reserve, R6.5; by itself at most a 16th of
+ * the machine, and half of what there is for us and others. own_bytes: what this process holds. */
+weir_status rt_least_reserve(const weir_context *c, const base_memory_limits *limits, uint64_t own_bytes,
+                             uint64_t *out, weir_error *err);
 
 /* ---- rt_plan.c ---- */
 weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err);
@@ -493,7 +502,17 @@ weir_status rt_reader_options(const weir_context *c, base_aio_options *out, weir
 uint64_t rt_weights_room(const rt_need *need, uint64_t budget);
 
 /* ---- rt_budget.c ---- */
-/* Before a pass: lets the budget follow what the machine and its control groups leave, at most a few times a
+/* What the present plan has is what the model may have. */
+void rt_budget_is_full(rt_loaded *run);
+/* Another budget for a loaded model between two passes, in its context's turn; as weir_model_set_budget.
+ * total: what the context may hold then, where another model was loaded later. cancel: as of
+ * mem_place_options. */
+weir_status rt_budget_change(weir_model *m, uint64_t budget, uint64_t total, atomic_bool *cancel,
+                             weir_error *err);
+
+/* ---- rt_follow.c ---- */
+weir_status rt_pressure_setting(const weir_context *c, bool *follows, weir_error *err);
+/* Before a pass: lets the budgets follow what the machine and its control groups leave, at most a few times a
  * second. After an error the model may be without weights. */
 weir_status rt_budget_follow(weir_model *m, weir_error *err);
 
@@ -501,6 +520,7 @@ weir_status rt_budget_follow(weir_model *m, weir_error *err);
 /* Waits until no other thread has the context's turn; a thread that has it may take it again. Chains change
  * in one's turn and under the lock, and are read with either. */
 void rt_enter(weir_context *c);
+bool rt_try_enter(weir_context *c); /* false: another thread has it */
 void rt_leave(weir_context *c);
 
 /* ---- rt_load.c ---- */
@@ -509,7 +529,8 @@ mem_packer rt_packer(dev_device *device);
 /* Beside another loaded model, planning and loading need memory of the new budget before it is in force. */
 weir_status rt_budget_raise(weir_context *c, uint64_t budget_bytes, weir_error *err);
 /* Goes over to another plan with what is placed; as mem_resize. */
-weir_status rt_place_again(weir_model *m, const rt_loaded *run, const rt_plan *plan, weir_error *err);
+weir_status rt_place_again(weir_model *m, const rt_loaded *run, const rt_plan *plan, atomic_bool *cancel,
+                           weir_error *err);
 void rt_unload(weir_model *m);
 
 /* ---- helpers ---- */

@@ -119,28 +119,29 @@ mem_packer rt_packer(dev_device *device)
     return (mem_packer){.arg = device, .can_pack = can_pack, .pack = pack, .unpack_row = unpack_row};
 }
 
-static mem_place_options place_options(weir_model *m, const rt_loaded *run)
+static mem_place_options place_options(const rt_loaded *run, const rt_plan *plan, atomic_bool *cancel)
 {
     return (mem_place_options){
         .aio = run->options.aio,
         .progress = run->place_progress,
         .progress_arg = run->place_progress_arg,
-        .cancel = &m->cancel,
-        .map = run->plan.map,
+        .cancel = cancel,
+        .map = plan->map,
     };
 }
 
 static weir_status place(weir_model *m, rt_loaded *run, weir_error *err)
 {
-    mem_place_options options = place_options(m, run);
+    mem_place_options options = place_options(run, &run->plan, &m->cancel);
     mem_packer packer = rt_packer(run->device);
     if (run->options.pack) options.packer = &packer;
     return mem_place(m->component, &run->plan.memory, &options, err);
 }
 
-weir_status rt_place_again(weir_model *m, const rt_loaded *run, const rt_plan *plan, weir_error *err)
+weir_status rt_place_again(weir_model *m, const rt_loaded *run, const rt_plan *plan, atomic_bool *cancel,
+                           weir_error *err)
 {
-    mem_place_options options = place_options(m, run);
+    mem_place_options options = place_options(run, plan, cancel);
     return mem_resize(m->component, &plan->memory, &options, err);
 }
 
@@ -157,7 +158,7 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
     log_plan(m, &run->plan);
     run->place_progress = o != NULL ? o->progress : NULL;
     run->place_progress_arg = o != NULL ? o->progress_arg : NULL;
-    run->full_budget = run->plan.view.budget_bytes;
+    rt_budget_is_full(run);
     if (run->plan.on_device) {
         status = rt_device_prepare(m, run, err);
         if (status == WEIR_OK) status = allocate_all(m, run, err);

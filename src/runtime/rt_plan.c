@@ -62,7 +62,9 @@ static weir_status read_settings(const weir_context *c, rt_options *out, weir_er
     if (out->weights == WEIR_WEIGHTS_READ && strcmp(weights, "read") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "setting memory.weights is \"%.60s\": read, map or auto", weights);
-    weir_status status = rt_device_settings(c, NULL, &out->device, err);
+    bool follows;
+    weir_status status = rt_pressure_setting(c, &follows, err);
+    if (status == WEIR_OK) status = rt_device_settings(c, NULL, &out->device, err);
     return status == WEIR_OK ? rt_reader_options(c, &out->aio, err) : status;
 }
 
@@ -383,6 +385,7 @@ static void fill_view(rt_planner *p, const rt_choice *c, const rt_need *need, rt
     out->map = mem->ring_bytes == 0 && !p->on_device &&
                (o->weights == WEIR_WEIGHTS_MAP ||
                 (o->weights == WEIR_WEIGHTS_AUTO && mapping_pays(p, mem->fixed_bytes + mem->resident_bytes)));
+    out->may_map = !p->on_device && (o->weights == WEIR_WEIGHTS_MAP || out->map);
     memcpy(out->tag_bytes, need->tag_bytes, sizeof out->tag_bytes);
     out->tag_bytes[out->map ? BASE_TAG_WEIGHTS_MAPPED : BASE_TAG_WEIGHTS_FIXED] += mem->fixed_bytes;
     base_tag stays = p->on_device ? BASE_TAG_WEIGHTS_HOST : BASE_TAG_WEIGHTS_RESIDENT;

@@ -20,6 +20,7 @@
 /* R6.5 */
 #define RAM_RESERVE_MIN_BYTES UINT64_C(2000000000)
 #define RAM_RESERVE_SHARE     10
+#define LEAST_RESERVE_SHARE   8
 
 weir_status rt_process_bytes(weir_context *c, uint64_t *bytes, weir_error *err)
 {
@@ -75,15 +76,25 @@ weir_status rt_limits_read(const weir_context *c, base_memory_limits *out, weir_
                                    base_settings_get(c->settings, "cgroup_root"), out, err);
 }
 
-/* What stays free for others: R6.5, at most half of what is there, so that a small machine can run at all. */
-static weir_status ram_reserve(const weir_context *c, const base_memory_limits *limits, uint64_t *out,
-                               weir_error *err)
+/* What stays free for others: R6.5, by itself never more than half of `there`, so that a small machine can
+ * run at all. */
+static weir_status ram_reserve(const weir_context *c, const base_memory_limits *limits, uint64_t there,
+                               uint64_t *out, weir_error *err)
 {
     const char *text = base_settings_get(c->settings, "compute.ram_reserve");
     if (strcmp(text, "auto") != 0) return base_size_parse(text, out, err);
     *out = base_max(RAM_RESERVE_MIN_BYTES, limits->total_bytes / RAM_RESERVE_SHARE);
-    *out = base_min(*out, limits->available_bytes / 2);
+    *out = base_min(*out, there / 2);
     return WEIR_OK;
+}
+
+weir_status rt_least_reserve(const weir_context *c, const base_memory_limits *limits, uint64_t own_bytes,
+                             uint64_t *out, weir_error *err)
+{
+    uint64_t there = rt_mul(rt_add(limits->available_bytes, own_bytes), LEAST_RESERVE_SHARE);
+    weir_status status = ram_reserve(c, limits, base_min(there, limits->total_bytes), out, err);
+    *out /= LEAST_RESERVE_SHARE;
+    return status;
 }
 
 weir_status rt_default_budget(const weir_context *c, const base_memory_limits *limits, uint64_t *budget,
@@ -92,10 +103,11 @@ weir_status rt_default_budget(const weir_context *c, const base_memory_limits *l
     base_process_memory own;
     weir_status status = base_process_memory_read(&own, err);
     if (status != WEIR_OK) return status;
-    status = ram_reserve(c, limits, reserve, err);
+    /* Mapped code is page cache, which both figures count as free already; the rest of ours is given back.
+     * The reserve goes by both, too: by what is free alone, it would go as others take that. */
+    uint64_t machine = rt_add(limits->available_bytes, own.anon_bytes);
+    status = ram_reserve(c, limits, machine, reserve, err);
     if (status != WEIR_OK) return status;
-    /* Mapped code is page cache, which both figures count as free already; the rest of ours is given back. */
-    uint64_t machine = limits->available_bytes + own.anon_bytes;
     uint64_t left = machine > *reserve ? machine - *reserve : 0;
     if (limits->cgroup_limit_bytes != UINT64_MAX && limits->cgroup_free_bytes != UINT64_MAX) {
         uint64_t keep = base_min(limits->cgroup_limit_bytes / CGROUP_RESERVE_SHARE, CGROUP_RESERVE_MAX_BYTES);

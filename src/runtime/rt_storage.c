@@ -8,10 +8,16 @@
 #define MEASURE_SECONDS 1.2
 #define MEASURE_BYTES   (UINT64_C(8) << 30)
 
+static bool probe_is_off(const weir_context *c)
+{
+    return strcmp(base_settings_get(c->settings, "io.probe"), "off") == 0;
+}
+
 weir_status rt_reader_options(const weir_context *c, base_aio_options *out, weir_error *err)
 {
     const char *backend = base_settings_get(c->settings, "io.backend");
     const char *direct = base_settings_get(c->settings, "io.direct");
+    const char *probe = base_settings_get(c->settings, "io.probe");
     *out = (base_aio_options){.backend = BASE_AIO_AUTO, .depth = AIO_DEPTH};
     if (strcmp(backend, "io_uring") == 0)
         out->backend = BASE_AIO_URING;
@@ -24,12 +30,9 @@ weir_status rt_reader_options(const weir_context *c, base_aio_options *out, weir
     if (!out->buffered && strcmp(direct, "auto") != 0)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "setting io.direct is \"%.60s\": auto or off",
                          direct);
+    if (!probe_is_off(c) && strcmp(probe, "auto") != 0)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "setting io.probe is \"%.60s\": auto or off", probe);
     return WEIR_OK;
-}
-
-static bool probe_is_off(const weir_context *c)
-{
-    return strcmp(base_settings_get(c->settings, "io.probe"), "auto") != 0;
 }
 
 /* Nothing that goes wrong with what is remembered is an error: then nothing is. */

@@ -260,10 +260,13 @@ static void test_bad_options(void **state)
                                        {"io.direct", "maybe", "auto"},
                                        {"memory.alias_activations", "perhaps", "on"},
                                        {"cpu", "z80", "auto"},
-                                       {"compute.ram_reserve", "10", "auto"}};
-    for (size_t i = 0; i < 5; i++) {
+                                       {"compute.ram_reserve", "10", "auto"},
+                                       {"compute.pressure", "on", "auto"},
+                                       {"io.probe", "on", "auto"}};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         assert_ok(f, weir_context_set(f->context, settings[i][0], settings[i][1], &f->err));
         assert_int_equal(weir_model_load(m, &o, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+        if (i >= 5) assert_mentions(f->err.message, "auto or off");
         assert_ok(f, weir_context_set(f->context, settings[i][0], settings[i][2], &f->err));
     }
     assert_ok(f, weir_model_load(m, NULL, &f->err));
@@ -314,7 +317,8 @@ static void test_machine(void **state)
     assert_true(m.available_bytes <= m.total_bytes);
     assert_true(m.default_budget_bytes < m.total_bytes);
     assert_true(m.default_budget_bytes > 0 && m.reserve_bytes > 0);
-    /* a machine of a test: 8 GB, 3 GB available, no control groups; reserve 2 GB, capped at half of 3 GB */
+    /* a machine of a test: 8 GB, 3 GB available, no control groups; reserve 2 GB, capped at half of 3 GB and
+     * of what this process holds */
     char path[1024], folder[200];
     snprintf(folder, sizeof folder, "%s/proc", f->folder);
     snprintf(path, sizeof path,
@@ -324,7 +328,9 @@ static void test_machine(void **state)
     assert_ok(f, weir_context_set(f->context, "proc_root", folder, &f->err));
     assert_ok(f, weir_context_set(f->context, "cgroup_root", folder, &f->err));
     assert_ok(f, weir_machine_read(f->context, &m, &f->err));
-    assert_int_equal(m.reserve_bytes, 1500000 * UINT64_C(1024));
+    assert_in_range(m.reserve_bytes, 1500000 * UINT64_C(1024),
+                    1550000 * UINT64_C(1024) + 1024 * MIB * RT_SANITIZED);
+    assert_true(m.default_budget_bytes - m.reserve_bytes <= 1); /* half each */
     assert_in_range(m.default_budget_bytes, 1500000 * UINT64_C(1024),
                     1600000 * UINT64_C(1024) + 2048 * MIB * RT_SANITIZED);
     assert_ok(f, weir_context_set(f->context, "compute.ram_reserve", "1GiB", &f->err));
