@@ -11,6 +11,7 @@
  *   cli_plan.c     plan                       cli_plan_table.c  its table over budgets
  *   cli_formula.c  plan --formula             cli_measure*.c  measure
  *   cli_runtime.c  runtime                    cli_memory.c   doctor's memory check
+ *   cli_idle.c     memory while chat waits
  *
  * Standard output carries the answer, or with --json one document; all else goes to standard error. After an
  * error with --json standard output stays empty: the message stands on standard error, as without it.
@@ -226,6 +227,13 @@ void cli_line_destroy(cli_line *l);
 /* One line without its newline, valid until the next call; NULL at the end of input. Ctrl-C empties the
  * line. */
 const char *cli_line_read(cli_line *l);
+
+/* ---- while chat waits ---- */
+typedef struct cli_idle cli_idle;
+/* From here to the end the models follow what memory there is; nobody else may use them. NULL where no thread
+ * can be had: then they follow with the next answer. draft: NULL where there is none. */
+cli_idle *cli_idle_begin(weir_model *model, weir_model *draft);
+void cli_idle_end(cli_idle *idle); /* takes NULL */
 
 /* ---- commands ---- */
 int cli_run(int argc, char **argv);

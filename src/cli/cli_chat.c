@@ -20,7 +20,9 @@ typedef struct chat {
     size_t n_messages;
     int32_t *held; /* tokens in the cache */
     size_t n_held;
-    cli_line *line; /* NULL: lines come through a pipe */
+    cli_line *line; /* NULL: lines come through a pipe, and are in text */
+    char *text;
+    size_t text_cap;
 } chat;
 
 static const char help_text[] = "/help     this text\n"
@@ -201,6 +203,21 @@ static void history_path(char *path, size_t size)
     if (path[0] != 0) make_folders(path);
 }
 
+/* The next line, valid until the next call; NULL at the end. */
+static const char *next_line(chat *c)
+{
+    const char *line = NULL;
+    cli_idle *idle = cli_idle_begin(c->model, c->speculate.model);
+    if (c->line != NULL) {
+        line = cli_line_read(c->line);
+    } else if (getline(&c->text, &c->text_cap, stdin) >= 0) {
+        c->text[strcspn(c->text, "\r\n")] = 0;
+        line = c->text;
+    }
+    cli_idle_end(idle);
+    return line;
+}
+
 static int talk(chat *c)
 {
     int rc = CLI_OK;
@@ -208,18 +225,10 @@ static int talk(chat *c)
         printf("Ask something; /help lists commands.\n");
         fflush(stdout);
         cli_catch_interrupt(NULL, false);
-        for (const char *line; (line = cli_line_read(c->line)) != NULL;)
-            if (!handle(c, line, &rc)) return rc;
-        putchar('\n');
-        return rc;
     }
-    char *line = NULL;
-    size_t cap = 0;
-    for (ssize_t len; (len = getline(&line, &cap, stdin)) >= 0;) {
-        line[strcspn(line, "\r\n")] = 0;
-        if (!handle(c, line, &rc)) break;
-    }
-    free(line);
+    for (const char *line; (line = next_line(c)) != NULL;)
+        if (!handle(c, line, &rc)) return rc;
+    if (c->line != NULL) putchar('\n');
     return rc;
 }
 
@@ -264,6 +273,7 @@ static int converse(chat *c)
     cli_line_destroy(c->line);
     while (c->n_messages > 0) unsay(c);
     free(c->held);
+    free(c->text);
 done:
     weir_session_destroy(c->session);
     return rc;

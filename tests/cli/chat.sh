@@ -47,6 +47,34 @@ wait "$pid"
 rc=$?
 check "a pipe: SIGINT ends the program within the answer, exit 130" '[ $rc = 130 ] && grep -q "stopped" "$tmp/err"'
 
+# While it waits for a question, others need the memory (R6.5).
+mkdir -p "$tmp/proc"
+machine() { printf 'MemTotal: 67108864 kB\nMemAvailable: %s kB\n' "$1" >"$tmp/proc/next" && mv "$tmp/proc/next" "$tmp/proc/meminfo"; }
+if "$weir" synth --quiet --arch llama --type Q8_0 --hidden 512 --layers 8 --heads 8 --kv-heads 4 --ffn 1024 --vocab 1000 --seed 7 -o "$tmp/l.gguf"; then
+    printf 'hello\nwhy\n' | "$weir" chat -m "$tmp/l.gguf" --ctx 512 -n 12 --quiet >"$tmp/two" 2>/dev/null
+    machine 8000000
+    mkfifo "$tmp/slow"
+    "$weir" chat -m "$tmp/l.gguf" --ctx 512 -n 12 --mem 200MiB --verbose --set compute.pressure=auto --set compute.ram_reserve=16GiB --set "proc_root=$tmp/proc" \
+        --set "cgroup_root=$tmp/proc" <"$tmp/slow" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    exec 4>"$tmp/slow"
+    echo hello >&4
+    tries=0
+    while ! grep -q "broken off" "$tmp/err" && [ $tries -lt 400 ]; do sleep 0.05 && tries=$((tries + 1)); done
+    early=$(grep -c "memory is short" "$tmp/err")
+    machine 0
+    tries=0
+    while ! grep -q "memory is short" "$tmp/err" && [ $tries -lt 400 ]; do sleep 0.05 && tries=$((tries + 1)); done
+    late=$(grep -c "memory is short" "$tmp/err")
+    echo why >&4
+    exec 4>&-
+    wait "$pid"
+    rc=$?
+    check "memory that others need is given back while it waits, and the answers stay the same" '[ $rc = 0 ] && [ $early = 0 ] && [ $late = 1 ] && [ "$(wc -c <"$tmp/two")" -gt 20 ] && cmp -s "$tmp/two" "$tmp/out"'
+else
+    no "synth"
+fi
+
 # ---- on a terminal
 if ! command -v script >/dev/null; then
     skip "chat on a terminal" "no script(1)"
