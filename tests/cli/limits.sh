@@ -76,6 +76,8 @@ falling() {
 if [ -f "$smol" ]; then
     "$weir" run -m "$smol" -p "$p" -n 1000 --ignore-end --ctx 1100 --threads 1 --json >"$tmp/whole" 2>/dev/null || no "reference run"
     falling "SmolLM2, a limit that falls from 180 to 100 MB and rises" 180000000 100000000 -m "$smol" -p "$p" -n 1000 --ignore-end --ctx 1100 --threads 1
+    falling "SmolLM2 with a draft, a limit that falls from 330 to 220 MB and rises" 330000000 220000000 -m "$smol" -p "$p" -n 1000 --ignore-end --ctx 1100 --threads 1 \
+        --draft "$smol" --draft-mem 150MB --speculate draft
 else
     skip "a limit that falls" "no model; tools/get_models.sh fetches it"
 fi
