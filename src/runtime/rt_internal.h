@@ -437,6 +437,9 @@ weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, in
                      weir_error *err);
 /* Rows that the draft model has to read first, if it has the text from `from` on. */
 uint32_t rt_draft_rows(const weir_session *s, uint32_t from);
+/* Guesses that its context then has room for. As many as there may be where it was unloaded meanwhile: asking
+ * it says so. */
+uint32_t rt_draft_room(const weir_session *s, uint32_t from);
 /* What a token of the draft model is taken to cost, in tokens of s, while nothing is measured. */
 double rt_draft_share(const weir_session *s);
 /* Takes a session's draft from it. */

@@ -12,7 +12,7 @@
 #define ROW_RESIDENT   0.25
 #define ROWS_FEW       4
 #define PURSE_FIRST    0.5  /* tokens */
-#define PURSE_SHARE    0.01 /* of a token, for each that comes */
+#define PURSE_SHARE    0.01 /* of a token, for each pass */
 #define PURSE_MAX      8
 #define PURSE_KEPT     1 /* of the gains with one text, for the next */
 #define DRAFT_WAIT     16
@@ -136,6 +136,7 @@ void rt_guess_begin(weir_session *s)
         g->trials[k] /= 2;
     }
     if (g->purse > PURSE_KEPT) g->purse = PURSE_KEPT;
+    g->draft_errors = 0;
     if (g->draft_from >= s->n_tokens) g->draft_from = 0;
 }
 
@@ -205,19 +206,29 @@ static choice best_of(const stand *p, const offer *o)
     return best;
 }
 
-/* Asks the draft model; errors only end its use, since the answer does not depend on it. */
-static uint32_t ask_draft(weir_answer *a, uint32_t n)
+/* Asks the draft model, whose guesses take the place of those that were looked up; false where there are
+ * none, and those stay. Errors only end its use for the rest of the answer, since that does not depend on it.
+ */
+static bool ask_draft(weir_answer *a, uint32_t n)
 {
     weir_session *s = a->session;
     weir_error err = {0};
+    int32_t token[RT_GUESSES_MAX];
     double start = base_now(s->model->env);
-    weir_status status = rt_draft(s, &a->draw, n, a->guess.token, &a->guess.n, &err);
+    weir_status status = rt_draft(s, &a->draw, n, token, &n, &err);
     a->guess.seconds = base_now(s->model->env) - start;
-    if (status == WEIR_OK) return a->guess.n;
-    s->guessing.draft_errors++;
-    base_log(s->model->env, BASE_LOG_WARN, "the draft model failed, the answer goes on without its guess: %s",
-             err.message);
-    return a->guess.n = 0;
+    if (status != WEIR_OK) {
+        s->guessing.draft_errors++;
+        base_log(s->model->env, BASE_LOG_WARN,
+                 "the draft model failed, the answer goes on without its guess: %s", err.message);
+        return false;
+    }
+    s->guessing.draft_errors = 0;
+    if (n == 0) return false;
+    memcpy(a->guess.token, token, n * sizeof *token);
+    a->guess.n = n;
+    a->guess.length = 0;
+    return true;
 }
 
 /* What the draft model offers: with all of the text where the purse covers reading it, else with its end. */
@@ -232,7 +243,7 @@ static offer draft_offer(const stand *p, weir_answer *a, uint32_t most)
     }
     double row = o.each * DRAFT_ROW, spare = may_spend(p, g) - o.each * 2;
     uint32_t whole = rt_draft_rows(s, 0), here = rt_draft_rows(s, g->draft_from);
-    if (g->draft_from > 1 && row * whole < spare) {
+    if (g->draft_from > 1 && row * whole < spare && rt_draft_room(s, 0) != 0) {
         g->draft_from = 0;
         here = whole;
     } else if (row * here > spare && here > DRAFT_TAIL) {
@@ -240,6 +251,7 @@ static offer draft_offer(const stand *p, weir_answer *a, uint32_t most)
         here = rt_draft_rows(s, g->draft_from);
     }
     o.once = here > 1 ? row * (here - 1) : 0;
+    o.most = (uint32_t)base_min(o.most, rt_draft_room(s, g->draft_from));
     return o;
 }
 
@@ -250,13 +262,14 @@ static uint32_t draft_count(const stand *p, weir_answer *a, uint32_t most, choic
     if (a->session->draft == NULL || g->draft_errors >= DRAFT_ERRORS || most == 0) return 0;
     if (a->options.speculate == WEIR_SPECULATE_DRAFT) {
         g->draft_from = 0;
-        return most;
+        return (uint32_t)base_min(most, rt_draft_room(a->session, 0));
     }
     if (g->draft_pause > 0) {
         g->draft_pause--;
         return 0;
     }
     offer o = draft_offer(p, a, most);
+    if (o.most == 0) return 0;
     choice c = best_of(p, &o);
     if (c.n != 0) {
         g->draft_wait = DRAFT_WAIT;
@@ -293,10 +306,11 @@ static double guess_for(const stand *p, weir_answer *a, uint32_t most)
             best = best_of(p, &o);
     }
     if (mode != WEIR_SPECULATE_LOOKUP) {
-        uint32_t wanted = draft_count(p, a, most, &best);
-        if (wanted != 0) {
-            best.n = ask_draft(a, wanted);
-            g->length = 0;
+        choice drafted = best;
+        uint32_t wanted = draft_count(p, a, most, &drafted);
+        if (wanted != 0 && ask_draft(a, wanted)) {
+            best = drafted;
+            best.n = g->n;
         }
     }
     g->n_rows = best.n;

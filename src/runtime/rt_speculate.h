@@ -11,8 +11,8 @@
  * what comes. So texts that cannot be guessed cost next to nothing.
  *
  * Estimates can be wrong, so what may be lost is bounded as well. Each session keeps a purse, counted in
- * tokens of plain decoding: it begins with a fraction of one, gets a hundredth for each token that comes, and
- * what right guesses saved. A pass takes so many guesses as the purse could pay for if all were wrong. */
+ * tokens of plain decoding: it begins with a fraction of one, gets a hundredth with each pass, and what right
+ * guesses saved. A pass takes so many guesses as the purse could pay for if all were wrong. */
 #ifndef WEIR_RT_SPECULATE_H
 #define WEIR_RT_SPECULATE_H
 
@@ -50,12 +50,12 @@ typedef struct rt_costs {
 /* What a session has learnt about guesses at its text. */
 typedef struct rt_guessing {
     double hits[RT_KINDS], trials[RT_KINDS];
-    double purse;         /* tokens that guesses gave, less those that their time would have given */
-    double draft_seconds; /* for one token of the draft model; 0: not measured */
-    uint32_t draft_from;  /* the draft model has the text from here on, and its first token */
-    uint32_t draft_pause; /* tokens until it is tried again */
-    uint32_t draft_wait;  /* how long the next pause is */
-    uint32_t draft_errors;
+    double purse;          /* tokens that guesses gave, less those that their time would have given */
+    double draft_seconds;  /* for one token of the draft model; 0: not measured */
+    uint32_t draft_from;   /* the draft model has the text from here on, and its first token */
+    uint32_t draft_pause;  /* passes until it is tried again */
+    uint32_t draft_wait;   /* how long the next pause is */
+    uint32_t draft_errors; /* in a row, of this answer */
 } rt_guessing;
 
 /* Guesses at what follows a sequence. */

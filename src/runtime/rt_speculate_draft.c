@@ -66,10 +66,15 @@ static uint32_t place_in(uint32_t i, uint32_t from)
     return from <= 1 || i == 0 ? i : from + i - 1;
 }
 
+/* Of the draft's sequence when it has read the text. */
+static uint32_t length_from(const weir_session *s, uint32_t from)
+{
+    return s->n_tokens - (from <= 1 ? 0 : from - 1);
+}
+
 static uint32_t common_length(const weir_session *s, const weir_session *d, uint32_t from)
 {
-    uint32_t n = s->n_tokens - (from <= 1 ? 0 : from - 1);
-    uint32_t common = 0, most = (uint32_t)base_min(d->n_tokens, n - 1);
+    uint32_t common = 0, most = (uint32_t)base_min(d->n_tokens, length_from(s, from) - 1);
     while (common < most && d->tokens[common] == s->tokens[place_in(common, from)]) common++;
     return common;
 }
@@ -79,7 +84,14 @@ uint32_t rt_draft_rows(const weir_session *s, uint32_t from)
     uint32_t common = common_length(s, s->draft, from);
     /* What lies in the draft's caches is less by its last guess. */
     common = (uint32_t)base_min(common, s->draft->n_cached);
-    return s->n_tokens - (from <= 1 ? 0 : from - 1) - common;
+    return length_from(s, from) - common;
+}
+
+uint32_t rt_draft_room(const weir_session *s, uint32_t from)
+{
+    if (s->draft->model->run == NULL) return RT_GUESSES_MAX;
+    uint32_t ctx = s->draft->model->run->plan.view.ctx_tokens, length = length_from(s, from);
+    return length < ctx ? ctx - length : 0;
 }
 
 /* Reading from storage takes several times as long as computing does. */
@@ -100,7 +112,7 @@ static weir_status follow(const weir_session *s, weir_session *d, uint32_t *n_ne
 {
     uint32_t from = s->guessing.draft_from, common = common_length(s, d, from);
     weir_status status = WEIR_OK;
-    *n_new = s->n_tokens - (from <= 1 ? 0 : from - 1) - common;
+    *n_new = length_from(s, from) - common;
     rt_session_cut(d, common);
     if (common == 0 && from > 1) {
         status = rt_session_append(d, s->tokens, 1, NULL, NULL, NULL, err);
@@ -122,9 +134,8 @@ weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, in
     *n = 0;
     weir_status status = rt_session_check(d, err);
     if (status != WEIR_OK) return status;
-    uint32_t ctx = m->run->plan.view.ctx_tokens;
-    if (s->n_tokens >= ctx) return WEIR_OK;
-    n_wanted = (uint32_t)base_min(n_wanted, ctx - s->n_tokens);
+    n_wanted = (uint32_t)base_min(n_wanted, rt_draft_room(s, s->guessing.draft_from));
+    if (n_wanted == 0) return WEIR_OK;
     atomic_store(&m->cancel, false);
     double start = base_now(m->env);
     status = follow(s, d, &n_new, &logits, err);

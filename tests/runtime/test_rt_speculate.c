@@ -733,6 +733,142 @@ static void test_purse(void **state)
     weir_model_close(m);
 }
 
+/* Passes of more rows cost hardly more, and guesses of all kinds were right, the draft's most. */
+static void trust_all(weir_session *s)
+{
+    rt_costs *c = &s->model->run->costs;
+    for (uint32_t rows = 1; rows <= RT_COST_ROWS; rows++) {
+        c->seconds[rows] = 2 * (1 + 0.1 * (rows - 1));
+        c->count[rows] = 1;
+    }
+    for (uint32_t k = 0; k < RT_KINDS; k++) s->guessing.hits[k] = s->guessing.trials[k] = 100;
+    s->guessing.purse = 8;
+    s->guessing.draft_seconds = 0.001;
+    s->guessing.draft_pause = 0;
+}
+
+/* A draft whose context is shorter than the model's guesses as far as that goes. From there on, and where it
+ * fails, the guesses from the text stand. */
+static void test_short_draft(void **state)
+{
+    enum { CTX = 64, N = 100 };
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama"), *other = open_tiny(f, "qwen3");
+    weir_load_options o = load_options(CTX, 1);
+    o.prefill_chunk = 8;
+    assert_ok(f, weir_model_load(other, &o, &f->err));
+    load_eight(f, m, 1);
+    weir_session *s = new_session(f, m), *d = new_session(f, other);
+    weir_generate_options g = options_of(WEIR_SPECULATE_AUTO, 0);
+    int32_t tokens[N];
+    for (uint32_t i = 0; i < N; i++) tokens[i] = 10 + (int32_t)(i * 37 % 11);
+    assert_ok(f, weir_session_set_draft(s, d, &f->err));
+    const uint32_t lengths[] = {CTX - 3, CTX - 1, CTX, N};
+    for (size_t i = 0; i < 4; i++) {
+        uint32_t n = lengths[i], room = n < CTX ? CTX - n : 0;
+        weir_answer *a;
+        weir_session_reset(s);
+        weir_session_reset(d);
+        assert_ok(f, weir_answer_begin(s, tokens, n, &g, &a, &f->err));
+        trust_all(s);
+        /* The draft's are the better ones, where it has room. */
+        for (uint32_t k = 0; k < RT_KIND_DRAFT; k++) s->guessing.hits[k] = room != 0 ? 0 : 70;
+        uint32_t guesses = guesses_now(m, a);
+        if (room != 0) {
+            assert_int_equal(guesses, room);
+            assert_int_equal(a->guess.length, 0);
+        } else {
+            assert_in_range(guesses, 1, 7);
+            assert_int_equal(a->guess.length, base_min(n - 11, 64));
+            assert_memory_equal(s->tokens + n, tokens + n % 11, guesses * sizeof *tokens);
+        }
+        assert_int_equal(s->guessing.draft_errors, 0);
+        assert_ok(f, weir_answer_end(a, NULL, &f->err));
+    }
+    /* whole answers, past its context and up to it */
+    g.speculate = WEIR_SPECULATE_OFF;
+    weir_result plain = answer_of(f, s, 2, &g);
+    const weir_speculate modes[] = {WEIR_SPECULATE_DRAFT, WEIR_SPECULATE_AUTO};
+    for (size_t i = 0; i < 2; i++) {
+        g.speculate = modes[i];
+        weir_result r = answer_of(f, s, 2, &g);
+        assert_same(&r, &plain);
+        if (i == 0) assert_in_range(r.n_drafted, 1, (CTX - N_PROMPT) * 7);
+        weir_result_finish(m, &r);
+    }
+    weir_result_finish(m, &plain);
+    weir_model_unload(other);
+    weir_answer *a;
+    weir_session_reset(s);
+    g.speculate = WEIR_SPECULATE_AUTO;
+    assert_ok(f, weir_answer_begin(s, tokens, N, &g, &a, &f->err));
+    trust_all(s);
+    s->guessing.hits[9] = 70;
+    s->guessing.draft_errors = 3;
+    uint32_t looked = guesses_now(m, a);
+    assert_in_range(looked, 1, 7);
+    s->guessing.draft_errors = 0;
+    assert_int_equal(guesses_now(m, a), looked);
+    assert_int_equal(s->guessing.draft_errors, 1);
+    assert_int_equal(a->guess.length, 64);
+    assert_memory_equal(s->tokens + N, tokens + N % 11, looked * sizeof *tokens);
+    assert_ok(f, weir_answer_end(a, NULL, &f->err));
+    weir_session_destroy(s);
+    weir_session_destroy(d);
+    weir_model_close(m);
+    weir_model_close(other);
+}
+
+/* Only failures in a row end the draft's use, and only for the answer. */
+static void test_draft_fails_now_and_then(void **state)
+{
+    fixture *f = *state;
+    weir_load_options streams = streaming_options(f, make_model(f, "qwen3", 256));
+    weir_model *other = open_small(f, "qwen3"), *m = open_small(f, "llama");
+    assert_ok(f, weir_model_load(other, &streams, &f->err));
+    weir_session *d = new_session(f, other);
+    load_eight(f, m, 1);
+    assert_true(other->run->plan.memory.streamed_bytes > 0);
+    weir_session *s = new_session(f, m);
+    base_env *env = f->context->env;
+    weir_generate_options o = options_of(WEIR_SPECULATE_OFF, 0);
+    weir_result plain = answer_of(f, s, 3, &o), r;
+    assert_ok(f, weir_session_set_draft(s, d, &f->err));
+    o.speculate = WEIR_SPECULATE_DRAFT;
+    int32_t tokens[N_PROMPT];
+    prompt_of(tokens, 3);
+    weir_answer *a;
+    weir_session_reset(s);
+    assert_ok(f, weir_answer_begin(s, tokens, N_PROMPT, &o, &a, &f->err));
+    const base_fault_rule rule = {.site = BASE_FAULT_READ, .for_good = true, .length = -1};
+    for (int i = 0; i < 5; i++) {
+        assert_ok(f, base_fault_arm(env, &rule, &f->err));
+        assert_int_equal(guesses_now(m, a), 0);
+        assert_int_equal(s->guessing.draft_errors, 1);
+        base_fault_clear(env);
+        assert_int_equal(guesses_now(m, a), 7);
+        assert_int_equal(s->guessing.draft_errors, 0);
+    }
+    assert_ok(f, base_fault_arm(env, &rule, &f->err));
+    for (int i = 0; i < 3; i++) assert_int_equal(guesses_now(m, a), 0);
+    base_fault_clear(env);
+    assert_int_equal(guesses_now(m, a), 0);
+    while (!weir_answer_done(a)) assert_ok(f, weir_answers_step(&a, 1, 0, &f->err));
+    assert_ok(f, weir_answer_end(a, &r, &f->err));
+    assert_same(&r, &plain);
+    assert_int_equal(r.n_drafted, 0);
+    weir_result_finish(m, &r);
+    r = answer_of(f, s, 3, &o);
+    assert_same(&r, &plain);
+    assert_true(r.n_drafted > N_ANSWER / 2);
+    weir_result_finish(m, &r);
+    weir_result_finish(m, &plain);
+    weir_session_destroy(s);
+    weir_session_destroy(d);
+    weir_model_close(m);
+    weir_model_close(other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -748,6 +884,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_shared_answers, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_answers_refuse, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_purse, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_short_draft, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_draft_fails_now_and_then, fixture_setup, fixture_teardown),
         cmocka_unit_test(test_lookup),
         cmocka_unit_test(test_lookup_follows_cuts),
         cmocka_unit_test(test_costs),
