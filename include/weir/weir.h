@@ -498,7 +498,9 @@ WEIR_API bool weir_answer_done(const weir_answer *a);
 WEIR_API weir_status weir_answer_end(weir_answer *a, weir_result *out, weir_error *err);
 
 /* Lets a session of a smaller model with the same vocabulary (INVALID_ARGUMENT) guess for s; both live in one
- * context. The draft's sequence is then s's affair. NULL: none. Destroying either ends it. */
+ * context. The draft's sequence is then s's affair, and its passes are part of the run that wants the
+ * guesses: cancelling s's model ends them, cancelling the draft's does not. NULL: none. Destroying either
+ * ends it. */
 WEIR_API weir_status weir_session_set_draft(weir_session *s, weir_session *draft, weir_error *err);
 
 /* The hash that all outputs print: FNV-1a over 32-bit words in four chains (word i in chain i mod 4), then

@@ -93,8 +93,10 @@ static weir_model *largest_giver(const weir_context *c)
 }
 
 /* X5: a change that fails is no reason to end what runs, as long as there are weights to go on with. What
- * another model has lost, its own next run tells. */
-static weir_status change(weir_model *m, bool runs, uint64_t budget, uint64_t total, weir_error *err)
+ * another model has lost, its own next run tells. cancel: of the run; NULL where it is another model that
+ * runs. */
+static weir_status change(weir_model *m, atomic_bool *cancel, uint64_t budget, uint64_t total,
+                          weir_error *err)
 {
     char a[32], b[32];
     weir_error why = {0};
@@ -104,12 +106,12 @@ static weir_status change(weir_model *m, bool runs, uint64_t budget, uint64_t to
              budget < old ? "short" : "there again", m->context->n_loaded > 1 && name != NULL ? " of " : "",
              m->context->n_loaded > 1 && name != NULL ? name + 1 : "", base_size_text(old, a),
              base_size_text(budget, b));
-    weir_status status = rt_budget_change(m, budget, total, runs ? &m->cancel : NULL, &why);
+    weir_status status = rt_budget_change(m, budget, total, cancel, &why);
     if (status == WEIR_OK) return WEIR_OK;
     bool ends = status == WEIR_ERR_CANCELLED || status == WEIR_ERR_FILE_CHANGED ||
                 status == WEIR_ERR_TRUNCATED || !mem_component_placed(m->component);
     m->run->retry_at = base_now(m->env) + RETRY_SECONDS;
-    if (ends && runs) {
+    if (ends && cancel != NULL) {
         *err = why;
         return status;
     }
@@ -117,7 +119,8 @@ static weir_status change(weir_model *m, bool runs, uint64_t budget, uint64_t to
     return WEIR_OK;
 }
 
-static weir_status take(weir_model *m, uint64_t wanted, uint64_t tolerance, weir_error *err)
+static weir_status take(weir_model *m, atomic_bool *cancel, uint64_t wanted, uint64_t tolerance,
+                        weir_error *err)
 {
     weir_context *c = m->context;
     weir_status status = WEIR_OK;
@@ -126,12 +129,12 @@ static weir_status take(weir_model *m, uint64_t wanted, uint64_t tolerance, weir
         weir_model *from = largest_giver(c);
         uint64_t give = base_min(held - base_min(held, wanted), spare_of(from));
         if (give <= tolerance) break;
-        status = change(from, from == m, held_by(from) - give, wanted, err);
+        status = change(from, from == m ? cancel : NULL, held_by(from) - give, wanted, err);
     }
     return status;
 }
 
-static weir_status give_back(weir_model *m, uint64_t more, weir_error *err)
+static weir_status give_back(weir_model *m, atomic_bool *cancel, uint64_t more, weir_error *err)
 {
     const rt_loaded *run = m->run;
     const weir_plan *v = &run->plan.view;
@@ -143,10 +146,10 @@ static weir_status give_back(weir_model *m, uint64_t more, weir_error *err)
         return WEIR_OK;
     uint64_t worth = v->budget_bytes + base_max(GROW_MIN_BYTES, run->full_budget / GROW_SHARE);
     if (wanted != full && (v->streamed_bytes_per_pass == 0 || wanted <= worth)) return WEIR_OK;
-    return change(m, true, wanted, last->run->plan.view.budget_bytes, err);
+    return change(m, cancel, wanted, last->run->plan.view.budget_bytes, err);
 }
 
-static weir_status follow(weir_model *m, weir_error *err)
+static weir_status follow(weir_model *m, atomic_bool *cancel, weir_error *err)
 {
     weir_context *c = m->context;
     const rt_loaded *last = c->loaded->run;
@@ -155,8 +158,8 @@ static weir_status follow(weir_model *m, weir_error *err)
     if (read_allowance(c, last->options.mem_is_default, &allowed, &none) != WEIR_OK) return WEIR_OK;
     uint64_t wanted = base_min(allowed.bytes, last->full_budget), held = held_by(c->loaded);
     uint64_t tolerance = base_min(base_max(TOLERANCE_BYTES, held / TOLERANCE_SHARE), allowed.cover_bytes);
-    if (rt_add(wanted, tolerance) < held) return take(m, wanted, tolerance, err);
-    return give_back(m, wanted - base_min(wanted, held), err);
+    if (rt_add(wanted, tolerance) < held) return take(m, cancel, wanted, tolerance, err);
+    return give_back(m, cancel, wanted - base_min(wanted, held), err);
 }
 
 weir_status rt_pressure_setting(const weir_context *c, bool *follows, weir_error *err)
@@ -168,7 +171,7 @@ weir_status rt_pressure_setting(const weir_context *c, bool *follows, weir_error
                      text);
 }
 
-weir_status rt_budget_follow(weir_model *m, weir_error *err)
+weir_status rt_budget_follow(weir_model *m, atomic_bool *cancel, weir_error *err)
 {
     rt_loaded *run = m->run;
     double now = base_now(m->env);
@@ -179,7 +182,7 @@ weir_status rt_budget_follow(weir_model *m, weir_error *err)
     if (rt_pressure_setting(m->context, &follows, &none) != WEIR_OK || !follows) return WEIR_OK;
     /* While another thread loads or plans, there is a later time. */
     if (!rt_try_enter(m->context)) return WEIR_OK;
-    weir_status status = follow(m, err);
+    weir_status status = follow(m, cancel, err);
     rt_leave(m->context);
     return status;
 }
@@ -194,5 +197,5 @@ weir_status weir_model_follow_memory(weir_model *m, weir_error *err)
     weir_status status = rt_pressure_setting(m->context, &follows, err);
     if (status != WEIR_OK) return status;
     atomic_store(&m->cancel, false);
-    return rt_budget_follow(m, err);
+    return rt_budget_follow(m, &m->cancel, err);
 }

@@ -219,6 +219,7 @@ struct weir_session {
     weir_answer *answer; /* under way; NULL: none */
     weir_session *draft; /* guesses for this session; NULL: none */
     weir_session *main;  /* guesses are made for that one */
+    atomic_bool *cancel; /* while it guesses: that of the run that waits for the guesses; NULL: its model's */
     rt_guessing guessing;
     rt_index index; /* of tokens */
 };
@@ -432,7 +433,8 @@ uint32_t rt_lookup(rt_index *x, const int32_t *t, uint32_t n, uint32_t n_wanted,
 /* Tokens from n on are about to change: takes them out, while they are still there. */
 void rt_index_cut(rt_index *x, const int32_t *t, uint32_t n);
 /* ---- rt_speculate_draft.c ---- */
-/* Up to n_wanted guesses of the draft model at what follows s; draw is that of the answer, and stays. */
+/* Up to n_wanted guesses of the draft model at what follows s; draw is that of the answer, and stays. Its
+ * passes end with the cancel flag of s's model. */
 weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, int32_t *guesses, uint32_t *n,
                      weir_error *err);
 /* Rows that the draft model has to read first, if it has the text from `from` on. */
@@ -516,8 +518,8 @@ weir_status rt_budget_change(weir_model *m, uint64_t budget, uint64_t total, ato
 /* ---- rt_follow.c ---- */
 weir_status rt_pressure_setting(const weir_context *c, bool *follows, weir_error *err);
 /* Before a pass: lets the budgets follow what the machine and its control groups leave, at most a few times a
- * second. After an error the model may be without weights. */
-weir_status rt_budget_follow(weir_model *m, weir_error *err);
+ * second. After an error the model may be without weights. cancel: of the run that the pass is part of. */
+weir_status rt_budget_follow(weir_model *m, atomic_bool *cancel, weir_error *err);
 
 /* ---- rt_context.c ---- */
 /* Waits until no other thread has the context's turn; a thread that has it may take it again. Chains change

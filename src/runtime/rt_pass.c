@@ -121,13 +121,14 @@ weir_status rt_pass_run(weir_model *m, rt_share *shares, size_t n, weir_error *e
 {
     rt_loaded *run = m->run;
     uint32_t n_outputs;
-    weir_status follows = rt_budget_follow(m, err);
+    atomic_bool *cancel = shares[0].session->cancel != NULL ? shares[0].session->cancel : &m->cancel;
+    weir_status follows = rt_budget_follow(m, cancel, err);
     if (follows == WEIR_OK) follows = make_room(shares, n, err);
     if (follows != WEIR_OK) return follows;
     lay_caches(m, shares, n);
     uint32_t n_rows = lay_rows(run, shares, n, &n_outputs);
     weir_status status =
-        rt_rows_run(m->context, &run->rows, run->program, &run->options, n_rows, n_outputs, &m->cancel, err);
+        rt_rows_run(m->context, &run->rows, run->program, &run->options, n_rows, n_outputs, cancel, err);
     if (status != WEIR_OK) return status;
     for (uint32_t i = 0, output = 0; i < n; output += shares[i++].n_outputs) {
         shares[i].logits = shares[i].n_outputs != 0 ? graph_result(run->program, output) : NULL;

@@ -208,7 +208,7 @@ static choice best_of(const stand *p, const offer *o)
 
 /* Asks the draft model, whose guesses take the place of those that were looked up; false where there are
  * none, and those stay. Errors only end its use for the rest of the answer, since that does not depend on it.
- */
+ * What cancels it cancels the pass that wanted the guesses, too, which says so. */
 static bool ask_draft(weir_answer *a, uint32_t n)
 {
     weir_session *s = a->session;
@@ -217,6 +217,7 @@ static bool ask_draft(weir_answer *a, uint32_t n)
     double start = base_now(s->model->env);
     weir_status status = rt_draft(s, &a->draw, n, token, &n, &err);
     a->guess.seconds = base_now(s->model->env) - start;
+    if (status == WEIR_ERR_CANCELLED) return false;
     if (status != WEIR_OK) {
         s->guessing.draft_errors++;
         base_log(s->model->env, BASE_LOG_WARN,

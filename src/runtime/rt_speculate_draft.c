@@ -136,7 +136,7 @@ weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, in
     if (status != WEIR_OK) return status;
     n_wanted = (uint32_t)base_min(n_wanted, rt_draft_room(s, s->guessing.draft_from));
     if (n_wanted == 0) return WEIR_OK;
-    atomic_store(&m->cancel, false);
+    d->cancel = &s->model->cancel;
     double start = base_now(m->env);
     status = follow(s, d, &n_new, &logits, err);
     while (status == WEIR_OK && *n < n_wanted) {
@@ -146,6 +146,7 @@ weir_status rt_draft(weir_session *s, const rt_draw *draw, uint32_t n_wanted, in
         guesses[(*n)++] = token;
         if (*n < n_wanted) status = rt_session_append(d, &token, 1, &logits, NULL, NULL, err);
     }
+    d->cancel = NULL;
     if (status == WEIR_OK && *n != 0 && n_new <= *n + 2) {
         double one = (base_now(m->env) - start) / *n;
         double *known = &s->guessing.draft_seconds;

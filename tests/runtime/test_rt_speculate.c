@@ -292,6 +292,100 @@ static void test_draft_of_the_end(void **state)
     weir_model_close(m);
 }
 
+/* Cancels a model at a read of an answer, those of its prompt not counted. */
+typedef struct canceller {
+    weir_model *model;
+    const weir_session *session;
+    uint32_t reads_left;
+} canceller;
+
+static void cancel_in_time(void *arg)
+{
+    canceller *c = arg;
+    if (weir_session_position(c->session) <= N_PROMPT || c->reads_left == 0) return;
+    if (--c->reads_left == 0) weir_model_cancel(c->model);
+}
+
+/* An answer whose n-th read behind the prompt cancels a model; *met: there was such a read. */
+static weir_result cancelled_answer(fixture *f, weir_session *s, const weir_generate_options *o, uint32_t n,
+                                    weir_model *model, bool *met)
+{
+    canceller c = {.model = model, .session = s, .reads_left = n};
+    const base_fault_rule rule = {.site = BASE_FAULT_COMPLETION,
+                                  .for_good = true,
+                                  .hold = cancel_in_time,
+                                  .hold_arg = &c,
+                                  .passes = true};
+    int32_t tokens[N_PROMPT];
+    weir_result r;
+    prompt_of(tokens, 3);
+    weir_session_reset(s);
+    weir_session_reset(s->draft);
+    assert_ok(f, base_fault_arm(f->context->env, &rule, &f->err));
+    assert_ok(f, weir_generate(s, tokens, N_PROMPT, o, &r, &f->err));
+    base_fault_clear(f->context->env);
+    *met = c.reads_left == 0;
+    return r;
+}
+
+/* R5.6: the model that an answer is of is cancelled at reads that are mostly its draft model's: the draft
+ * stops there, not behind the text that it has to read first, and the answer with it. What came until then is
+ * of plain decoding, both sessions go on as if nothing had been, and it is no failure of the draft. */
+static void test_cancelled_while_the_draft_runs(void **state)
+{
+    fixture *f = *state;
+    weir_load_options streams = streaming_options(f, make_model(f, "qwen3", 256));
+    weir_model *other = open_small(f, "qwen3"), *m = open_small(f, "llama");
+    assert_ok(f, weir_model_load(other, &streams, &f->err));
+    weir_session *d = new_session(f, other);
+    load_eight(f, m, 2);
+    assert_true(other->run->plan.memory.streamed_bytes > 0 && m->run->plan.memory.streamed_bytes == 0);
+    weir_session *s = new_session(f, m), *t = new_session(f, m);
+    weir_generate_options o = options_of(WEIR_SPECULATE_OFF, 1);
+    weir_result plain = answer_of(f, s, 3, &o), r;
+    uint64_t after = hash_after(f, s);
+    assert_ok(f, weir_session_set_draft(s, d, &f->err));
+    o.speculate = WEIR_SPECULATE_DRAFT;
+    uint32_t n_cancelled = 0;
+    bool met = true;
+    for (uint32_t n = 1; met; n += 1 + n / 8) {
+        r = cancelled_answer(f, s, &o, n, m, &met);
+        if (met) {
+            int32_t tokens[N_PROMPT];
+            prompt_of(tokens, 3);
+            n_cancelled++;
+            assert_int_equal(r.stop, WEIR_STOP_CANCELLED);
+            assert_in_range(r.n_tokens, 1, N_ANSWER - 1);
+            assert_memory_equal(r.tokens, plain.tokens, r.n_tokens * sizeof *r.tokens);
+            assert_int_equal(weir_session_position(s), N_PROMPT + r.n_tokens);
+            if (n == 1) assert_int_equal(weir_session_position(d), 0);
+            assert_int_equal(s->guessing.draft_errors, 0);
+            weir_session_reset(t);
+            assert_ok(f, weir_session_append(t, tokens, N_PROMPT, NULL, &f->err));
+            assert_ok(f, weir_session_append(t, r.tokens, r.n_tokens, NULL, &f->err));
+            assert_int_equal(hash_after(f, s), hash_after(f, t));
+        } else
+            assert_same(&r, &plain);
+        weir_result_finish(m, &r);
+        r = answer_of(f, s, 3, &o);
+        assert_same(&r, &plain);
+        assert_int_equal(hash_after(f, s), after);
+        weir_result_finish(m, &r);
+    }
+    assert_true(n_cancelled > 10);
+    /* one flag decides: that of the draft's own model does not */
+    r = cancelled_answer(f, s, &o, 1, other, &met);
+    assert_true(met);
+    assert_same(&r, &plain);
+    weir_result_finish(m, &r);
+    weir_result_finish(m, &plain);
+    weir_session_destroy(s);
+    weir_session_destroy(t);
+    weir_session_destroy(d);
+    weir_model_close(m);
+    weir_model_close(other);
+}
+
 /* Where the plan has room for one row, nothing is guessed. */
 static void test_no_room(void **state)
 {
@@ -876,6 +970,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_draft_is_exact, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_refuses, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_unloaded, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_cancelled_while_the_draft_runs, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_of_the_end, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_no_room, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_ends_within_a_pass, fixture_setup, fixture_teardown),
