@@ -389,8 +389,11 @@ typedef struct weir_run {
  * max_batch. Each session's bits are those that it gets alone. On failure all positions are as before the
  * call. */
 WEIR_API weir_status weir_step_runs(weir_run *runs, size_t n, weir_error *err);
-/* Stops what runs on this model within one operation; the run returns CANCELLED. Async-signal-safe. The next
- * run clears it. */
+/* Stops what runs on this model within one operation, a load or a prediction as well: the call returns
+ * CANCELLED, answers end with that stop. Async-signal-safe. It counts from the moment in which a call has
+ * been entered, also while that waits for its turn; what came before is forgotten as the call begins, so a
+ * program that stops between two calls asks a note of its own there. Only weir_answers_step forgets nothing:
+ * a cancel between two steps ends the next one. */
 WEIR_API void weir_model_cancel(weir_model *m);
 
 /* ---------------------------------------------------------------- text */

@@ -233,7 +233,6 @@ static weir_status set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "the budget of %u loaded models cannot be changed for one of them",
                          m->context->n_loaded);
-    atomic_store(&m->cancel, false);
     weir_status status = m->run->source != NULL ? change_on_device(m, mem_bytes, err)
                                                 : rt_budget_change(m, mem_bytes, mem_bytes, &m->cancel, err);
     if (status == WEIR_OK) rt_budget_is_full(m->run);
@@ -243,6 +242,7 @@ static weir_status set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err
 weir_status weir_model_set_budget(weir_model *m, uint64_t mem_bytes, weir_error *err)
 {
     weir_error local;
+    atomic_store(&m->cancel, false);
     rt_enter(m->context);
     weir_status status = set_budget(m, mem_bytes, rt_error(err, &local));
     rt_leave(m->context);

@@ -214,9 +214,9 @@ weir_status weir_generate(weir_session *s, const int32_t *prompt, size_t n, cons
     err = rt_error(err, &local);
     *out = (weir_result){.struct_size = sizeof *out};
     weir_answer *a;
+    atomic_store(&s->model->cancel, false);
     weir_status status = weir_answer_begin(s, prompt, n, o, &a, err);
     if (status != WEIR_OK) return status;
-    atomic_store(&s->model->cancel, false);
     while (status == WEIR_OK && !weir_answer_done(a)) status = weir_answers_step(&a, 1, 0, &failure);
     if (status != WEIR_OK) {
         weir_answer_end(a, NULL, NULL);

@@ -197,7 +197,6 @@ static weir_status load(weir_model *m, const weir_load_options *o, weir_error *e
                          "the model has %u sessions; destroy them before loading it again",
                          m->run->n_sessions);
     rt_unload(m);
-    atomic_store(&m->cancel, false);
     if (c->n_loaded == 0) {
         base_process_peak_reset();
         base_ledger_peak_reset(m->env);
@@ -241,6 +240,7 @@ fail:
 weir_status weir_model_load(weir_model *m, const weir_load_options *o, weir_error *err)
 {
     weir_error local;
+    atomic_store(&m->cancel, false);
     rt_enter(m->context);
     weir_status status = load(m, o, rt_error(err, &local));
     rt_leave(m->context);

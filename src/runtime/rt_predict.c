@@ -164,7 +164,6 @@ static weir_status predict_model(weir_model *m, const weir_load_options *o, doub
         status =
             base_fail(err, WEIR_ERR_UNSUPPORTED, "speed is predicted for the CPU only, not for a device");
     if (status != WEIR_OK) return status;
-    atomic_store(&m->cancel, false);
     base_ledger_view before;
     rt_ledger_read(m->context, &before);
     rt_device *target;
@@ -189,6 +188,7 @@ weir_status weir_model_predict(weir_model *m, const weir_load_options *o, double
                                weir_prediction *out, weir_error *err)
 {
     weir_error local;
+    atomic_store(&m->cancel, false);
     rt_enter(m->context);
     weir_status status = predict_model(m, o, storage_bytes_per_s, out, rt_error(err, &local));
     rt_leave(m->context);

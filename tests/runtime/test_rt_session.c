@@ -1,6 +1,8 @@
 /* Sessions: the same logits whatever the chunk, the threads, the batch and the history of failures. */
 #include "rt_test.h"
 
+#include <pthread.h>
+
 #define N_TOKENS 150
 
 static const char *const archs[] = {"llama", "qwen2", "qwen3", "gemma3"};
@@ -417,6 +419,44 @@ static void test_cancel_is_cleared(void **state)
     weir_model_close(m);
 }
 
+typedef struct waiter {
+    weir_model *model;
+    bool predicts;
+    weir_status status;
+} waiter;
+
+static void *wait_for_turn(void *arg)
+{
+    waiter *w = arg;
+    weir_load_options o = load_options(64, 1);
+    weir_prediction p;
+    w->status =
+        w->predicts ? weir_model_predict(w->model, &o, 0, &p, NULL) : weir_model_load(w->model, &o, NULL);
+    return NULL;
+}
+
+/* What came before a call is forgotten; what comes while it waits for its turn counts. */
+static void test_cancel_while_waiting(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama");
+    for (int predicts = 0; predicts < 2; predicts++) {
+        waiter w = {.model = m, .predicts = predicts};
+        pthread_t thread;
+        rt_enter(f->context);
+        weir_model_cancel(m);
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_turn, &w), 0);
+        for (int i = 0; i < 5000 && atomic_load(&m->cancel); i++) usleep(1000);
+        bool forgotten = !atomic_load(&m->cancel);
+        weir_model_cancel(m);
+        rt_leave(f->context);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_true(forgotten);
+        assert_int_equal(w.status, WEIR_ERR_CANCELLED);
+    }
+    weir_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -431,6 +471,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_score, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_failed_run_leaves_no_trace, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_cancel_is_cleared, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_cancel_while_waiting, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("rt_session", tests, NULL, NULL);
 }
