@@ -127,7 +127,11 @@ int cli_open(cli_common *c, weir_context **context, weir_model **model);
 /* The same for a file of which only the tokenizer is wanted. */
 int cli_open_text(cli_common *c, weir_context **context, weir_model **model);
 int cli_context(cli_common *c, weir_context **context);
+/* Says what is worth knowing of the speed, and loads with progress. Exit status, with the reason printed; an
+ * interrupt that came before, meanwhile or just now is one. */
 int cli_load(cli_common *c, weir_model *model);
+/* Only loads, with other options; label: of the progress. */
+int cli_load_as(const cli_common *c, weir_model *model, const weir_load_options *options, const char *label);
 
 /* Prints "weir COMMAND: message" to standard error; gives the exit status: interrupted for CANCELLED while an
  * interrupt is pending, usage for INVALID_ARGUMENT, else failed. */
@@ -156,8 +160,12 @@ char *cli_read_input(const char *command, size_t *len);
 /* From here on SIGINT cancels what runs on the model (NULL: it is only noted). `once`: so does SIGTERM, and a
  * second signal ends the program as usual. */
 void cli_catch_interrupt(weir_model *m, bool once);
-/* Another model, or none, before this one is closed. */
-void cli_interrupt_model(weir_model *m);
+/* Another model, or none, before this one is closed. Gives the one that it was. */
+weir_model *cli_interrupt_model(weir_model *m);
+/* A call forgets the cancel that came before it. For what is called back from within one: it comes again. */
+void cli_interrupt_again(void);
+/* Between two calls: "interrupted" printed and the exit status where a signal has come, else CLI_OK. */
+int cli_check_interrupt(const char *command);
 /* The signal that came since, or 0. Clears it. */
 int cli_take_interrupt(void);
 int cli_pending_interrupt(void);

@@ -38,6 +38,12 @@ static bool print_text(void *arg, const char *text, size_t len)
     return cli_put(stdout, text, len) && fflush(stdout) == 0;
 }
 
+static void on_prefill(void *arg, size_t done, size_t total)
+{
+    (void)arg, (void)done, (void)total;
+    cli_interrupt_again();
+}
+
 static bool say(chat *c, const char *role, const char *text)
 {
     weir_message *m = &c->messages[c->n_messages];
@@ -119,8 +125,13 @@ static int answer(chat *c)
         return cli_error("chat", &err);
     }
     size_t common = keep_common(c, ids, n);
+    int rc = cli_check_interrupt("chat");
+    if (rc != CLI_OK) {
+        weir_free(c->model, ids);
+        unsay(c);
+        return rc;
+    }
     weir_status status = weir_generate(c->session, ids + common, n - common, &c->generate, &result, &err);
-    int rc;
     putchar('\n');
     fflush(stdout);
     if (status == WEIR_OK) {
@@ -302,6 +313,7 @@ int cli_chat(int argc, char **argv)
     if (rc == CLI_OK) rc = cli_speculate_check("chat", &c.speculate, &c.generate);
     if (rc != CLI_OK) return rc;
     c.generate.on_text = print_text;
+    c.generate.on_prefill = on_prefill;
     weir_context *context;
     rc = cli_open(&c.common, &context, &c.model);
     if (rc != CLI_OK) return rc;

@@ -124,6 +124,12 @@ int cli_error(const char *command, const weir_error *err)
     return err->code == WEIR_ERR_INVALID_ARGUMENT ? CLI_USAGE : CLI_FAILED;
 }
 
+int cli_check_interrupt(const char *command)
+{
+    const weir_error err = {.code = WEIR_ERR_CANCELLED};
+    return cli_pending_interrupt() != 0 ? cli_error(command, &err) : CLI_OK;
+}
+
 int cli_usage(const char *command, const char *format, ...)
 {
     char message[WEIR_ERROR_MESSAGE_BYTES];
@@ -215,16 +221,30 @@ int cli_open_text(cli_common *c, weir_context **context, weir_model **model)
     return open_model(c, true, context, model);
 }
 
-int cli_load(cli_common *c, weir_model *model)
+static void on_load(void *arg, uint64_t done, uint64_t total)
+{
+    cli_interrupt_again();
+    if (arg != NULL) cli_progress(arg, done, total);
+}
+
+int cli_load_as(const cli_common *c, weir_model *model, const weir_load_options *options, const char *label)
 {
     weir_error err;
-    c->load.profile = c->profile;
-    c->load.progress = c->quiet ? NULL : cli_progress;
-    c->load.progress_arg = (void *)(uintptr_t) "loading";
-    cli_announce_speed(c, model);
-    weir_status status = weir_model_load(model, &c->load, &err);
+    weir_load_options o = *options;
+    o.progress = on_load;
+    o.progress_arg = c->quiet ? NULL : (void *)(uintptr_t)label;
+    int rc = cli_check_interrupt(c->command);
+    if (rc != CLI_OK) return rc;
+    weir_status status = weir_model_load(model, &o, &err);
     cli_progress_end();
-    return status == WEIR_OK ? CLI_OK : cli_error(c->command, &err);
+    return status == WEIR_OK ? cli_check_interrupt(c->command) : cli_error(c->command, &err);
+}
+
+int cli_load(cli_common *c, weir_model *model)
+{
+    c->load.profile = c->profile;
+    cli_announce_speed(c, model);
+    return cli_load_as(c, model, &c->load, "loading");
 }
 
 char *cli_read_input(const char *command, size_t *len)

@@ -25,9 +25,16 @@ void cli_catch_interrupt(weir_model *m, bool once)
     if (once) sigaction(SIGTERM, &action, NULL);
 }
 
-void cli_interrupt_model(weir_model *m)
+weir_model *cli_interrupt_model(weir_model *m)
 {
+    weir_model *before = running_model;
     running_model = m;
+    return before;
+}
+
+void cli_interrupt_again(void)
+{
+    if (noted != 0 && running_model != NULL) weir_model_cancel(running_model);
 }
 
 int cli_pending_interrupt(void)

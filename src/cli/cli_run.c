@@ -25,9 +25,10 @@ static bool print_text(void *arg, const char *text, size_t len)
     return cli_put(stdout, text, len) && fflush(stdout) == 0;
 }
 
-static void print_prefill(void *arg, size_t done, size_t total)
+static void on_prefill(void *arg, size_t done, size_t total)
 {
     const run_options *o = arg;
+    cli_interrupt_again();
     if (o->common.quiet || !cli_is_terminal(stderr) || total <= 512) return;
     fprintf(stderr, "\rreading the prompt: %zu of %zu tokens\033[K", done, total);
     if (done == total) fprintf(stderr, "\r\033[K");
@@ -156,13 +157,10 @@ static int answer(run_options *o, weir_model *m, const char *text, size_t len)
     }
     rc = cli_speculate_attach(&o->common, &o->speculate, session);
     if (rc != CLI_OK) goto done;
-    if (cli_pending_interrupt() != 0) {
-        err.code = WEIR_ERR_CANCELLED;
-        rc = cli_error("run", &err);
-        goto done;
-    }
+    rc = cli_check_interrupt("run");
+    if (rc != CLI_OK) goto done;
     o->generate.on_text = print_text;
-    o->generate.on_prefill = print_prefill;
+    o->generate.on_prefill = on_prefill;
     o->generate.arg = o;
     o->generate.ignore_end = o->ignore_end;
     if (weir_generate(session, ids, n, &o->generate, &result, &err) == WEIR_OK) {

@@ -63,9 +63,13 @@ int cli_speculate_load(cli_common *c, cli_speculate *s)
     o.prefill_chunk = 0;
     weir_status status = weir_model_open(c->context, s->draft, &s->model, &err);
     if (status == WEIR_OK) status = choose_budget(c, s, &o, &err);
-    if (status == WEIR_OK) status = weir_model_load(s->model, &o, &err);
+    if (status != WEIR_OK) return cli_error(c->command, &err);
+    weir_model *main = cli_interrupt_model(s->model);
+    int rc = cli_load_as(c, s->model, &o, "loading the draft");
+    cli_interrupt_model(main);
+    if (rc != CLI_OK) return rc;
     /* The other model's plan counts what is there when it is made, this session's cache as well. */
-    if (status == WEIR_OK) status = weir_session_create(s->model, &s->session, &err);
+    status = weir_session_create(s->model, &s->session, &err);
     return status == WEIR_OK ? CLI_OK : cli_error(c->command, &err);
 }
 

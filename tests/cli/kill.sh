@@ -61,6 +61,27 @@ sleep 0.8
 kill -INT $pid && wait $pid
 check "SIGINT while a long prompt is read: marked" 'grep -q "cancelled\|interrupted" "$tmp/err"'
 
+# Stages in front of an answer. late NAME PLANS FAULT COMMAND...: one read takes long, the signal comes meanwhile, and no more than so
+# many loads begin. A read of 1000 MB or less is no other than it was, but late.
+late() {
+    name=$1 plans=$2 fault=$3
+    shift 3
+    fresh
+    printf 'hello\n' | "$weir" "$@" -m "$tmp/m.gguf" --ctx 300 -n 9 --quiet --verbose --draft "$tmp/good.gguf" --set fault=$fault:length=1000000000:delay=3000 >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    tries=0
+    while [ $tries -lt 75 ] && ! grep -q "plan:" "$tmp/err" 2>/dev/null; do sleep 0.02 && tries=$((tries + 1)); done
+    kill -INT $pid && wait $pid
+    rc=$?
+    check "$name: exit 130, loads begun: $plans" '[ $rc = 130 ] && [ "$(grep -c "plan:" "$tmp/err")" = "$plans" ] && [ ! -s "$tmp/out" ] && grep -q "interrupted" "$tmp/err"'
+}
+# the first queued read is of the draft's weights; the first of its header is found by what fails
+late "SIGINT while the draft loads" 1 completion:0 run -p hello
+late "SIGINT while the draft of a chat loads" 1 completion:0 chat
+reads=0
+until "$weir" run -p hello -m "$tmp/m.gguf" -n 1 --draft "$tmp/good.gguf" --set fault=read:$reads 2>&1 | grep -q "good.gguf: reading" || [ $reads -gt 50 ]; do reads=$((reads + 1)); done
+late "SIGINT while the draft is opened" 0 read:$reads run -p hello
+
 # ---- kills
 printf 'the file of before' >"$tmp/old.gguf"
 "$weir" synth --hidden 2048 --layers 16 --ffn 8192 -o "$tmp/old.gguf" &
