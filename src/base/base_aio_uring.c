@@ -78,23 +78,38 @@ static void uring_destroy(void *state)
     base_free(env, u);
 }
 
+/* Hands over what is in our half of the queue, to the last entry: the kernel may take fewer than there are.
+ * 0, or -errno; then the last ones are still there. */
+static int hand_over(struct io_uring *ring)
+{
+    for (int tries = 0; io_uring_sq_ready(ring) != 0;) {
+        int n = io_uring_submit(ring);
+        if (n > 0) continue;
+        if (n == 0) n = -EAGAIN;
+        if (!base_errno_retry(-n, &tries)) return n;
+    }
+    return 0;
+}
+
 static int uring_start(void *state, aio_op *op)
 {
     uring_state *u = state;
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
-    if (sqe == NULL) return -EBUSY;
+    if (sqe == NULL) { /* full of what failed below */
+        int error = hand_over(&u->ring);
+        if (error != 0) return error;
+        sqe = io_uring_get_sqe(&u->ring);
+        if (sqe == NULL) return -EBUSY;
+    }
     io_uring_prep_read(sqe, op->fd, op->buf, op->len, op->offset);
     io_uring_sqe_set_data(sqe, op);
-    int tries = 0, n;
-    do {
-        n = io_uring_submit(&u->ring);
-    } while (n < 0 && base_errno_retry(-n, &tries));
-    if (n >= 0) return 0;
+    int error = hand_over(&u->ring);
+    if (error == 0) return 0;
     /* The entry is still in our half of the queue and would go out with the next one, into a buffer that its
      * owner may have freed by then. So it becomes one that does nothing; reap drops it. */
     io_uring_prep_nop(sqe);
     io_uring_sqe_set_data(sqe, NULL);
-    return n;
+    return error;
 }
 
 static aio_op *uring_reap(void *state, bool block, int *error)
