@@ -37,6 +37,7 @@
 
 #define RT_SESSIONS_MAX 1024
 #define RT_ROWS_MAX     4096
+#define RT_THREADS_MAX  256 /* of a pool */
 #define RT_CTX_MAX      (UINT32_C(1) << 24)
 
 struct weir_context {
@@ -300,6 +301,9 @@ weir_status rt_planner_need(rt_planner *p, const rt_choice *c, rt_need *out, wei
 uint64_t rt_planner_budget(const rt_need *need, uint64_t weights_bytes);
 
 /* ---- rt_workers.c ---- */
+/* Where no number of threads is asked for: a thread for each processor that may be used, as far as it goes.
+ */
+uint32_t rt_workers_usual(const base_cpus *cpus);
 /* So many threads for `crew`, the caller counted: more are started where there are fewer. cpus: what they are
  * bound to from now on; NULL: as they are. */
 weir_status rt_workers_join(weir_context *c, rt_crew *crew, uint32_t n_threads, const base_cpus *cpus,

@@ -130,7 +130,8 @@ done:
 /* Threads that read a block once. */
 typedef struct memory_walk {
     const uint64_t *block;
-    uint64_t sums[256][8]; /* a cache line for each worker; what keeps the compiler from dropping the reads */
+    uint64_t sums[RT_THREADS_MAX]
+                 [8]; /* a cache line for each worker; what keeps the compiler from dropping the reads */
 } memory_walk;
 
 /* Four streams at once: one alone leaves part of a core's outstanding reads unused. */
@@ -177,7 +178,7 @@ static weir_status measure_memory(weir_context *c, uint32_t n_threads, double *b
     failure.code = WEIR_OK;
     if (base_cpus_parse(base_settings_get(c->settings, "compute.cpus"), &cpus, &failure) != WEIR_OK)
         goto done;
-    if (n_threads == 0) n_threads = cpus.n != 0 ? (uint32_t)base_min(cpus.n, 256) : base_cpu_count();
+    if (n_threads == 0) n_threads = rt_workers_usual(&cpus);
     if (rt_workers_join(c, &crew, n_threads, &cpus, &failure) != WEIR_OK) goto done;
     w->block = block;
     for (uint64_t i = 0; i < bytes / sizeof(uint64_t); i += 4096 / sizeof(uint64_t))

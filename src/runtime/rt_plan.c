@@ -77,7 +77,7 @@ weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_opt
     if (o->n_sessions > RT_SESSIONS_MAX)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%u sessions: at most %d are possible",
                          o->n_sessions, RT_SESSIONS_MAX);
-    if (o->n_threads > 256)
+    if (o->n_threads > RT_THREADS_MAX)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "%u threads: at most 256 are possible",
                          o->n_threads);
     if (o->ctx_tokens > RT_CTX_MAX)
@@ -101,8 +101,7 @@ weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_opt
     weir_status status =
         base_cpus_parse(base_settings_get(m->context->settings, "compute.cpus"), &out->cpus, err);
     if (status != WEIR_OK) return status;
-    if (out->n_threads == 0) out->n_threads = out->cpus.n != 0 ? out->cpus.n : base_cpu_count();
-    if (out->n_threads > 256) out->n_threads = 256;
+    if (out->n_threads == 0) out->n_threads = rt_workers_usual(&out->cpus);
     if (out->prefill_chunk > RT_ROWS_MAX) out->prefill_chunk = RT_ROWS_MAX;
     out->max_batch = o->max_batch == 0 || o->max_batch > out->n_sessions ? out->n_sessions : o->max_batch;
     status = read_settings(m->context, out, err);

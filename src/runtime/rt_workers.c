@@ -15,6 +15,11 @@ static uint32_t most_threads(const weir_context *c, const rt_crew *but)
     return n;
 }
 
+uint32_t rt_workers_usual(const base_cpus *cpus)
+{
+    return (uint32_t)base_min(cpus->n != 0 ? cpus->n : base_cpu_count(), RT_THREADS_MAX);
+}
+
 weir_status rt_workers_join(weir_context *c, rt_crew *crew, uint32_t n_threads, const base_cpus *cpus,
                             weir_error *err)
 {

@@ -4,6 +4,7 @@
 #include "weir/manager.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
@@ -63,6 +64,45 @@ static uint64_t known_hash(fixture *f, const char *arch)
     weir_session_destroy(s);
     weir_model_close(m);
     return h;
+}
+
+/* Stands before the system's: a machine of many processors. */
+static bool many_processors;
+
+int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set)
+{
+    int (*ask)(pid_t, size_t, cpu_set_t *) =
+        (int (*)(pid_t, size_t, cpu_set_t *))(uintptr_t)dlsym(RTLD_NEXT, "sched_getaffinity");
+    if (!many_processors) return ask(pid, size, set);
+    CPU_ZERO_S(size, set);
+    for (int i = 0; i < 300; i++) CPU_SET_S(i, size, set);
+    return 0;
+}
+
+/* Without a number of threads a machine that has more processors than a pool takes is used as far as it goes,
+ * by plans and measurements alike. */
+static void test_more_processors_than_threads(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama");
+    weir_load_options o = load_options(64, 0);
+    weir_plan p = {.struct_size = sizeof p};
+    weir_error err = {0};
+    double rate = 0;
+    many_processors = true;
+    uint32_t there = base_cpu_count();
+    weir_status planned = weir_model_plan(m, &o, &p, &f->err);
+    weir_status measured = weir_measure_memory(f->context, 0, &rate, &err);
+    many_processors = false;
+    weir_model_close(m);
+    if (there < 300) {
+        print_message("a control group leaves %u processors\n", there);
+        skip();
+    }
+    assert_int_equal(planned, WEIR_OK);
+    assert_int_equal(p.n_threads, 256);
+    if (measured != WEIR_OK) fail_msg("%s", err.message);
+    assert_true(rate > 0);
 }
 
 static void test_models_share(void **state)
@@ -374,6 +414,7 @@ static void test_no_more_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_more_processors_than_threads, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_models_share, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_shares, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_callers_on_two_threads, fixture_setup, fixture_teardown),
