@@ -48,6 +48,7 @@ typedef struct cli_option {
     void *dest;
     const char *arg; /* what help calls the value; NULL for flags */
     const char *help;
+    bool given; /* set by cli_parse */
 } cli_option;
 
 enum { CLI_MAX_LIST = 32 };
@@ -76,6 +77,8 @@ void cli_add(cli_args *a, const char *name, char letter, cli_kind kind, void *de
 /* Parses argv behind the command. CLI_OK, or CLI_USAGE with the reason printed; --help prints help and sets
  * a->help. */
 int cli_parse(cli_args *a, int argc, char **argv);
+/* Whether an option stood there, be it with its default. */
+bool cli_given(const cli_args *a, const char *name);
 
 /* ---- what most commands take ---- */
 typedef struct cli_common {

@@ -11,7 +11,7 @@ void cli_add(cli_args *a, const char *name, char letter, cli_kind kind, void *de
              const char *help)
 {
     if (a->n_options < CLI_MAX_OPTIONS)
-        a->options[a->n_options++] = (cli_option){name, letter, kind, dest, arg, help};
+        a->options[a->n_options++] = (cli_option){name, letter, kind, dest, arg, help, false};
 }
 
 static void print_help(const cli_args *a)
@@ -31,7 +31,7 @@ static void print_help(const cli_args *a)
     printf("  %-28s %s\n", "-h, --help", "this text");
 }
 
-static const cli_option *find_name(const cli_args *a, const char *name, size_t len)
+static cli_option *find_name(cli_args *a, const char *name, size_t len)
 {
     for (uint32_t i = 0; i < a->n_options; i++)
         if (strlen(a->options[i].name) == len && strncmp(a->options[i].name, name, len) == 0)
@@ -39,11 +39,18 @@ static const cli_option *find_name(const cli_args *a, const char *name, size_t l
     return NULL;
 }
 
-static const cli_option *find_letter(const cli_args *a, char letter)
+static cli_option *find_letter(cli_args *a, char letter)
 {
     for (uint32_t i = 0; i < a->n_options; i++)
         if (a->options[i].letter == letter && letter != 0) return &a->options[i];
     return NULL;
+}
+
+bool cli_given(const cli_args *a, const char *name)
+{
+    for (uint32_t i = 0; i < a->n_options; i++)
+        if (a->options[i].given && strcmp(a->options[i].name, name) == 0) return true;
+    return false;
 }
 
 static int bad_value(const cli_args *a, const cli_option *o, const char *value, const char *want)
@@ -142,7 +149,7 @@ static int set_value(const cli_args *a, const cli_option *o, const char *value)
 static int parse_option(cli_args *a, int argc, char **argv, int *i)
 {
     const char *word = argv[*i], *value = NULL;
-    const cli_option *o;
+    cli_option *o;
     if (word[1] == '-') {
         const char *name = word + 2, *equals = strchr(name, '=');
         o = find_name(a, name, equals ? (size_t)(equals - name) : strlen(name));
@@ -153,6 +160,7 @@ static int parse_option(cli_args *a, int argc, char **argv, int *i)
     }
     if (o == NULL)
         return cli_usage(a->command, "there is no option %s; see weir %s --help", word, a->command);
+    o->given = true;
     if (o->kind == CLI_FLAG)
         return value != NULL ? bad_value(a, o, value, "this option takes no value") : set_value(a, o, NULL);
     if (value == NULL) {

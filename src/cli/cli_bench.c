@@ -159,6 +159,8 @@ static json_t *row_json(const bench *b, const bench_row *r)
     json_object_set_new(j, "share_of_limit", cli_json_real(r->decode_tps / r->limit_tps));
     json_object_set_new(j, "predicted_tps", cli_json_real(r->predicted.tokens_per_s));
     json_object_set_new(j, "prediction_error", cli_json_real(r->predicted.tokens_per_s / r->decode_tps - 1));
+    json_object_set_new(j, "predicted_note",
+                        r->predicted.note[0] != 0 ? json_string(r->predicted.note) : json_null());
     json_object_set_new(j, "compute_bytes_per_s", cli_json_real(r->predicted.compute_bytes_per_s));
     json_object_set_new(j, "wait_seconds", cli_json_real(r->memory.wait_seconds));
     json_object_set_new(j, "prefill_chunk", json_integer(r->plan.prefill_chunk));
@@ -190,6 +192,7 @@ static void row_print(const bench_row *r)
            weir_size_text(r->plan.budget_bytes, a), weir_size_text(r->plan.planned_peak_bytes, c),
            weir_size_text(r->memory.peak_bytes, d), r->prefill_tps, r->decode_tps, r->predicted.tokens_per_s,
            storage, r->memory_bps / 1e9, r->limit_tps, 100 * r->decode_tps / r->limit_tps);
+    if (r->predicted.note[0] != 0) printf("  predicted: %s\n", r->predicted.note);
     fflush(stdout);
 }
 
@@ -272,13 +275,14 @@ static int bench_model(bench *b)
     return rc;
 }
 
-static bool sampling_is_set(const weir_sampling *s)
+/* Of a prompt's own: the texts of the bench have none of them to choose. */
+static bool any_of_a_prompt(const cli_args *a)
 {
-    weir_sampling usual;
-    weir_sampling_init(&usual);
-    return s->temperature != usual.temperature || s->top_k != usual.top_k || s->top_p != usual.top_p ||
-           s->min_p != usual.min_p || s->repeat_penalty != usual.repeat_penalty ||
-           s->repeat_last != usual.repeat_last || s->seed != usual.seed;
+    static const char *const names[] = {"raw",   "temp",           "top-k",       "top-p",
+                                        "min-p", "repeat-penalty", "repeat-last", "seed"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (cli_given(a, names[i])) return true;
+    return false;
 }
 
 int cli_bench(int argc, char **argv)
@@ -327,7 +331,7 @@ int cli_bench(int argc, char **argv)
         return cli_usage("bench", "--sessions and --speculate are two measurements; give one of them");
     if (b.prompt != NULL && b.speculate.mode == NULL)
         return cli_usage("bench", "--prompt is for measuring guesses: --speculate HOW");
-    if (b.prompt == NULL && (b.raw || sampling_is_set(&b.generate.sampling)))
+    if (b.prompt == NULL && any_of_a_prompt(&a))
         return cli_usage("bench",
                          "--raw and the options of sampling go with --prompt; the two texts have their own");
     rc = cli_check_sampling("bench", &b.generate.sampling);

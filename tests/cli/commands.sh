@@ -124,6 +124,13 @@ check "bench gives one object per budget" '[ "$(grep -c "\"budget_bytes\"" "$tmp
 check "bench measured the storage where weights stream, and only there" '[ "$(grep "storage_bytes_per_s" "$tmp/out" | grep -c " 0.0,")" = 1 ]'
 "$weir" bench "$tmp/m.gguf" --mem 7MiB --prompt-tokens 16 -n 4 --rounds 1 >"$tmp/out" 2>/dev/null
 check "bench as a table" 'grep -q "^7 MiB" "$tmp/out"'
+# where nothing but the ring fits, a prediction is made in another way, and says so
+tight="--set memory.process=8MiB --ctx 20"
+tight="$tight --mem $("$weir" plan "$tmp/m.gguf" $tight --json 2>/dev/null | tr -d ' ,' | sed -n 's/"smallest_bytes"://p')B"
+"$weir" bench "$tmp/m.gguf" $tight --prompt-tokens 16 -n 4 --rounds 1 --json >"$tmp/out" 2>/dev/null
+check "bench tells what could not be rehearsed" 'grep -q "\"predicted_note\": \"the plan has no room" "$tmp/out"'
+"$weir" bench "$tmp/m.gguf" $tight --prompt-tokens 16 -n 4 --rounds 1 >"$tmp/out" 2>/dev/null
+check "bench as a table tells it, too" 'grep -q "^  predicted: the plan has no room" "$tmp/out"'
 "$weir" doctor --json >"$tmp/out" 2>/dev/null
 has "doctor --json" "$tmp/out" version cpus cpu_set cpu_sets devices devices_note total_bytes available_bytes reserve_bytes default_budget_bytes cgroup_version settings value source
 "$weir" doctor --set io.backend=threads >"$tmp/out" 2>/dev/null

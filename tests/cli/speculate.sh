@@ -56,6 +56,7 @@ printf 'one two three four one two three four' | "$weir" bench "$tmp/m.gguf" --m
 check "bench --speculate: a prompt of the caller's, sampled" '[ $? = 0 ] && [ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 1 ] && [ "$(field text "$tmp/out")" = given ] && [ "$(field tokens "$tmp/out")" = 60 ] && [ "$(field drafted "$tmp/out")" -gt 0 ] && grep -q lowest_ratio "$tmp/out"'
 refuse "a prompt for bench without --speculate" 2 "speculate HOW" "$weir" bench "$tmp/m.gguf" --prompt x
 refuse "sampling of the two texts" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --speculate auto --temp 0.5
+refuse "sampling of the two texts as it is by default" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --speculate auto --temp 0 --seed 0
 refuse "--raw without a prompt for bench" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --raw
 "$weir" verify "$tmp/m.gguf" --json >"$tmp/out" 2>/dev/null
 check "verify holds guesses and sessions against plain decoding" '[ $? = 0 ] && [ "$(field failed "$tmp/out")" = 0 ] && [ "$(grep -c "\"answers\": \"lookup\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"draft\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"sessions\"" "$tmp/out")" = 2 ]'
