@@ -91,6 +91,8 @@ typedef struct cli_common {
     cli_settings settings;
     bool json, profile, quiet, verbose;
     weir_context *context; /* set by cli_context */
+    double pass_seconds;   /* set by cli_announce_speed: a pass over what streams; 0: none, or not known */
+    uint32_t pass_rows;    /* and how many tokens of a prompt it takes */
 } cli_common;
 void cli_common_init(cli_common *c, const char *command);
 void cli_add_model(cli_args *a, cli_common *c); /* --model (or the operand) --set --verbose */
@@ -180,6 +182,14 @@ bool cli_stop(void *arg);
 void cli_progress(void *arg, uint64_t done,
                   uint64_t total); /* a bar on a terminal, silence in a pipe; arg: label */
 void cli_progress_end(void);
+/* A prompt that is read, on a terminal: how far, and what is left of the time where that is long. */
+typedef struct cli_prefill {
+    bool shown;
+    double start, seconds; /* seconds: guessed beforehand; 0: not known */
+} cli_prefill;
+/* Behind the load, before n tokens are read. cli_progress_end ends it. */
+void cli_prefill_begin(cli_prefill *p, const cli_common *c, size_t n);
+void cli_prefill_progress(const cli_prefill *p, size_t done, size_t total);
 bool cli_is_terminal(FILE *f);
 /* Text from files or models: on a terminal control characters other than newline and tab are left out, so
  * that no file can drive it. False when it could not be written. */
@@ -189,7 +199,7 @@ const char *cli_line_text(const char *text, char *buf, size_t size);
 void cli_print_memory(FILE *f, const cli_common *c, const weir_model *m);
 /* Before a load that a person waits for: has the storage measured where much streams and nothing is known of
  * it, and says how slow decoding will be where that is worth knowing. */
-void cli_announce_speed(const cli_common *c, weir_model *model);
+void cli_announce_speed(cli_common *c, weir_model *model);
 void cli_print_memory_check(const weir_memory_check *k);
 void cli_print_storage(FILE *f, const char *path, const weir_storage *s);
 void cli_print_profile(FILE *f, const weir_model *m);

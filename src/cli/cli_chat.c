@@ -23,6 +23,7 @@ typedef struct chat {
     cli_line *line; /* NULL: lines come through a pipe, and are in text */
     char *text;
     size_t text_cap;
+    cli_prefill prefill;
 } chat;
 
 static const char help_text[] = "/help     this text\n"
@@ -40,8 +41,9 @@ static bool print_text(void *arg, const char *text, size_t len)
 
 static void on_prefill(void *arg, size_t done, size_t total)
 {
-    (void)arg, (void)done, (void)total;
+    const chat *c = arg;
     cli_interrupt_again();
+    cli_prefill_progress(&c->prefill, done, total);
 }
 
 static bool say(chat *c, const char *role, const char *text)
@@ -131,7 +133,9 @@ static int answer(chat *c)
         unsay(c);
         return rc;
     }
+    cli_prefill_begin(&c->prefill, &c->common, n - common);
     weir_status status = weir_generate(c->session, ids + common, n - common, &c->generate, &result, &err);
+    cli_progress_end();
     putchar('\n');
     fflush(stdout);
     if (status == WEIR_OK) {
@@ -314,6 +318,7 @@ int cli_chat(int argc, char **argv)
     if (rc != CLI_OK) return rc;
     c.generate.on_text = print_text;
     c.generate.on_prefill = on_prefill;
+    c.generate.arg = &c;
     weir_context *context;
     rc = cli_open(&c.common, &context, &c.model);
     if (rc != CLI_OK) return rc;

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define TELLING_SECONDS 2 /* of a wait that a word is worth */
+
 bool cli_is_terminal(FILE *f)
 {
     return isatty(fileno(f)) == 1;
@@ -20,17 +22,22 @@ static double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What is left at the pace so far, once that can be told and is worth telling. */
-static const char *time_left(double seconds, uint64_t done, uint64_t total, char *buf, size_t size)
+/* Empty where it is not worth telling. */
+static const char *left_text(double left, char *buf, size_t size)
 {
-    double left = done > 0 ? seconds * (double)(total - done) / (double)done : 0;
     buf[0] = 0;
-    if (seconds < 2 || left < 1) return buf;
+    if (left < 1) return buf;
     if (left < 90)
         snprintf(buf, size, ", %.0f s left", left);
     else
         snprintf(buf, size, ", %.0f min left", left / 60);
     return buf;
+}
+
+/* What is left at the pace so far; 0 until that can be told. */
+static double time_left(double seconds, uint64_t done, uint64_t total)
+{
+    return done > 0 && seconds >= TELLING_SECONDS ? seconds * (double)(total - done) / (double)done : 0;
 }
 
 void cli_progress(void *arg, uint64_t done, uint64_t total)
@@ -47,7 +54,7 @@ void cli_progress(void *arg, uint64_t done, uint64_t total)
     bar[40] = 0;
     fprintf(stderr, "\r%s [%s] %3d %% (%s of %s%s)\033[K", (const char *)arg, bar, percent,
             weir_size_text(done, a), weir_size_text(total, b),
-            time_left(seconds_now() - start, done, total, left, sizeof left));
+            left_text(time_left(seconds_now() - start, done, total), left, sizeof left));
     bar_open = true;
 }
 
@@ -55,6 +62,33 @@ void cli_progress_end(void)
 {
     if (bar_open) fprintf(stderr, "\r\033[K");
     bar_open = false;
+}
+
+static void prefill_line(const cli_prefill *p, size_t done, size_t total)
+{
+    char text[32];
+    double left = time_left(seconds_now() - p->start, done, total);
+    if (left == 0) left = p->seconds * (double)(total - done) / (double)total;
+    fprintf(stderr, "\rreading the prompt: %zu of %zu tokens%s\033[K", done, total,
+            left_text(left, text, sizeof text));
+    bar_open = true;
+}
+
+void cli_prefill_begin(cli_prefill *p, const cli_common *c, size_t n)
+{
+    *p = (cli_prefill){.shown = !c->quiet && cli_is_terminal(stderr), .start = seconds_now()};
+    if (c->pass_rows != 0) p->seconds = c->pass_seconds * (double)((n + c->pass_rows - 1) / c->pass_rows);
+    if (p->shown && p->seconds >= TELLING_SECONDS) prefill_line(p, 0, n);
+}
+
+void cli_prefill_progress(const cli_prefill *p, size_t done, size_t total)
+{
+    enum { MANY_TOKENS = 512 };
+    if (!p->shown) return;
+    if (done == total)
+        cli_progress_end();
+    else if (total > MANY_TOKENS || seconds_now() - p->start >= TELLING_SECONDS || bar_open)
+        prefill_line(p, done, total);
 }
 
 /* Length of the control character at p (n bytes left), 0 for any other. C1 controls are two bytes of UTF-8.

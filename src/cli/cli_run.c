@@ -12,6 +12,7 @@ typedef struct run_options {
     const char *prompt, *system;
     bool raw, ignore_end;
     bool printed; /* some of the answer has gone out */
+    cli_prefill prefill;
 } run_options;
 
 /* An interrupt between two calls cancels neither; it is seen here. */
@@ -29,9 +30,7 @@ static void on_prefill(void *arg, size_t done, size_t total)
 {
     const run_options *o = arg;
     cli_interrupt_again();
-    if (o->common.quiet || !cli_is_terminal(stderr) || total <= 512) return;
-    fprintf(stderr, "\rreading the prompt: %zu of %zu tokens\033[K", done, total);
-    if (done == total) fprintf(stderr, "\r\033[K");
+    cli_prefill_progress(&o->prefill, done, total);
 }
 
 int cli_prompt_tokens(const char *command, weir_model *m, const cli_prompt *p, int32_t **ids, size_t *n)
@@ -163,7 +162,10 @@ static int answer(run_options *o, weir_model *m, const char *text, size_t len)
     o->generate.on_prefill = on_prefill;
     o->generate.arg = o;
     o->generate.ignore_end = o->ignore_end;
-    if (weir_generate(session, ids, n, &o->generate, &result, &err) == WEIR_OK) {
+    cli_prefill_begin(&o->prefill, &o->common, n);
+    weir_status status = weir_generate(session, ids, n, &o->generate, &result, &err);
+    cli_progress_end();
+    if (status == WEIR_OK) {
         rc = finish_answer(o, m, &result);
     } else {
         /* What was printed already must not look like an answer. */

@@ -23,7 +23,7 @@ void cli_print_storage(FILE *f, const char *path, const weir_storage *s)
         fprintf(f, "  slow storage: it is read in the largest pieces\n");
 }
 
-void cli_announce_speed(const cli_common *c, weir_model *model)
+void cli_announce_speed(cli_common *c, weir_model *model)
 {
     enum { STREAMS_MUCH = 64 << 20 };
     const double worth_telling = 2; /* tokens per second */
@@ -32,15 +32,18 @@ void cli_announce_speed(const cli_common *c, weir_model *model)
     weir_error err; /* whatever fails here, the load says it */
     if (c->quiet || !cli_is_terminal(stderr)) return;
     if (weir_model_plan(model, &c->load, &plan, &err) != WEIR_OK || !plan.fits) return;
-    if (plan.streamed_bytes_per_pass < STREAMS_MUCH) return;
+    if (plan.streamed_bytes_per_pass == 0) return;
     if (weir_model_storage(model, false, &s, &err) != WEIR_OK) return;
     if (s.bytes_per_s <= 0) {
+        if (plan.streamed_bytes_per_pass < STREAMS_MUCH) return;
         fprintf(stderr, "measuring the storage, once ...");
         weir_status status = weir_model_storage(model, true, &s, &err);
         fprintf(stderr, "\r\033[K");
         if (status != WEIR_OK || s.bytes_per_s <= 0) return;
     }
     double limit = s.bytes_per_s / (double)plan.streamed_bytes_per_pass;
+    c->pass_seconds = 1 / limit;
+    c->pass_rows = plan.prefill_chunk;
     if (!s.slow && limit > worth_telling) return;
     /* So slow a storage is the limit; timing products as weir_model_predict does would change nothing. */
     char a[32], b[32];

@@ -141,4 +141,17 @@ check "terminal: the arrow brings back what was typed" 'see "hello"'
 mark && printf '\003/quit\r' >&3
 check "terminal: /quit leaves with status 0" 'see "^exit=0"'
 finish
+
+# ---- waits on slow storage: what is remembered of this one is made slow, so that what is left is said before anything is read
+export WEIR_CACHE_FOLDER="$tmp/cache"
+"$weir" doctor "$tmp/m.gguf" --probe >/dev/null 2>&1
+awk 'NR > 1 { $5 = 100000 } { print }' "$tmp/cache/storage" >"$tmp/made_slow" && cp "$tmp/made_slow" "$tmp/cache/storage"
+wait_of() { TERM=xterm script -qefc "$1" "$log" </dev/null >/dev/null 2>&1; }
+slow="-m $tmp/m.gguf --mem 7MiB --ctx 300 --chunk 8 -n 2"
+wait_of "$weir run $slow --raw -p 'one two three four five six seven eight nine ten'"
+check "terminal: on slow storage a token's time and the prompt's are told" 'grep -q "s a token: each token reads" "$log" && grep -q "reading the prompt: 0 of [0-9]* tokens, [0-9]* \(s\|min\) left" "$log"'
+wait_of "printf 'hello\\n' | $weir chat $slow"
+check "terminal: and in a chat" 'grep -q "reading the prompt: 0 of [0-9]* tokens, [0-9]* \(s\|min\) left" "$log"'
+wait_of "$weir run $slow --quiet --raw -p 'one two three four five six seven eight nine ten'"
+check "terminal: --quiet says nothing of it" '! grep -q "reading the prompt\|each token" "$log"'
 echo "1..$n"
