@@ -115,7 +115,8 @@ static weir_status change(weir_model *m, atomic_bool *cancel, uint64_t budget, u
         *err = why;
         return status;
     }
-    base_log(m->env, BASE_LOG_WARN, "the budget stays %s, since the change failed: %s", a, why.message);
+    base_log(m->env, BASE_LOG_WARN, "the budget stays %s, since the change failed%s: %s", a,
+             mem_component_placed(m->component) ? "" : ", and the model is without weights", why.message);
     return WEIR_OK;
 }
 
