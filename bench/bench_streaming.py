@@ -20,7 +20,7 @@ already, of the same build and settings, are not measured again, so a run that w
                processes that stay loaded take turns of about half a second: reading, decoding in the group, reading, decoding with all weights
                in memory; each decoding is held against what stood right before and behind it, and the figure is the median, in brackets the
                middle half. The reader goes on through the file from turn to turn. What storage delivers depends on the pages that it fills,
-               so the one in the group is loaded anew --loads times
+               so the one in the group is loaded anew --loads times (0: no shares, where only peers are of interest)
   beside       what the machine leaves of the limit: the reader and the one with all weights in memory, each alone and both together; the
                figures are the rates together over those alone (storage's, decoding's), the limit with each as slow as it is while
                the other runs, and Weir's rate over that limit
@@ -353,7 +353,7 @@ def measure(o, group, model, weights, percent):
             "predicted_tps": median(ours, "predicted_tps") if "predicted_tps" in ours[0] else None,
             "ratio": tps / max(filter(None, peers.values())) if any(peers.values()) else None,
             "read_bytes_per_token": median(ours, "streamed_bytes_per_token")}
-    row |= shares(o, group, model, limit, o.seconds * SHARES_PART) if o.worker else {}
+    row |= shares(o, group, model, limit, o.seconds * SHARES_PART) if o.worker and o.loads else {}
     return row | {"seconds": time.monotonic() - begin}
 
 
