@@ -141,7 +141,7 @@ weir_status weir_answers_step(weir_answer *const *answers, size_t n, uint32_t pr
     double start = base_now(m->env);
     status = rt_pass_run(m, run->shares, n_shares, err);
     if (status == WEIR_OK) {
-        rt_costs_add(&run->costs, n_rows, base_now(m->env) - start);
+        rt_costs_add(&run->costs, n_rows, n_outputs, base_now(m->env) - start);
         for (size_t i = 0; i < n_shares; i++) take_share(&run->shares[i]);
         if (n_rows == n_outputs) rt_guess_settle(&run->costs, run->shares, n_shares);
     } else {

@@ -416,8 +416,10 @@ weir_status rt_sampler_pick(rt_sampler *s, rt_draw *d, const float *logits, cons
                             size_t n_history, int32_t *token, weir_error *err);
 
 /* ---- rt_speculate.c ---- */
-/* A pass of so many rows took so long. */
-void rt_costs_add(rt_costs *c, uint32_t rows, double seconds);
+/* A pass of so many rows, with logits for so many, took so long. */
+void rt_costs_add(rt_costs *c, uint32_t rows, uint32_t outputs, double seconds);
+/* What such a pass takes was not measured for long, or cannot be what it was. */
+bool rt_costs_doubtful(const rt_costs *c, uint32_t rows);
 /* What a pass of so many rows takes, from what was measured of others; 0: nothing was. */
 double rt_costs_of(const rt_costs *c, uint32_t rows);
 /* Puts guesses behind the sequences of answers that decode, as many as pay and find room, and raises rows and

@@ -7,6 +7,7 @@
 #define KEEP           0.98 /* weight that a trial keeps with each that follows */
 #define IDLE_PASSES    64   /* until a measured time is doubted */
 #define IDLE_FEW       8
+#define REFUTED        0.7 /* of a measured time: a longer pass has taken less since */
 #define DOUBT          0.0005
 #define ROW_STREAMED   0.01 /* of a pass, for each row more, while nothing is measured */
 #define ROW_RESIDENT   0.25
@@ -63,10 +64,23 @@ double rt_costs_of(const rt_costs *c, uint32_t rows)
     return low + (double)(rows - below) * slope_beyond(c, below, low);
 }
 
-void rt_costs_add(rt_costs *c, uint32_t rows, double seconds)
+bool rt_costs_doubtful(const rt_costs *c, uint32_t rows)
+{
+    if (rows > RT_COST_ROWS) return false;
+    if (c->idle[rows] > IDLE_PASSES) return true;
+    if (c->count[rows] == 0 || c->idle[rows] <= IDLE_FEW) return false;
+    for (uint32_t r = rows + 1; r <= RT_COST_ROWS; r++)
+        if (c->count[r] != 0 && c->idle[r] < c->idle[rows] && c->seconds[r] < REFUTED * c->seconds[rows])
+            return true;
+    return false;
+}
+
+void rt_costs_add(rt_costs *c, uint32_t rows, uint32_t outputs, double seconds)
 {
     /* The first finds nothing read ahead. A prompt's is better than nothing. */
     if (c->n_passes++ == 0 && rows <= RT_COST_ROWS) return;
+    /* Rows without logits are spared the head, which in small models is much of a pass. */
+    if (rows <= RT_COST_ROWS && outputs < rows) return;
     if (rows > RT_COST_ROWS) {
         if (rows >= c->long_rows) {
             c->long_rows = rows;
@@ -74,17 +88,20 @@ void rt_costs_add(rt_costs *c, uint32_t rows, double seconds)
         }
         return;
     }
+    bool doubtful = rt_costs_doubtful(c, rows);
     if (c->idle[rows] > IDLE_PASSES && c->count[rows] > 1) c->count[rows] = 1;
     /* Something else on the machine can hold up one pass; it says little about the next. */
     double most = c->count[rows] == 0 ? 2 * rt_costs_of(c, rows) : 4 * c->seconds[rows];
     if (most > 0 && c->count[rows] != 1 && seconds > most) seconds = most;
     double before = c->seconds[rows];
+    /* Nothing makes a pass shorter than it is. */
+    if (doubtful && seconds < before) c->count[rows] = 0;
     c->seconds[rows] += (seconds - before) / (double)(base_min(c->count[rows], 7) + 1);
     double change = rows == 1 && c->count[1] >= 4 ? c->seconds[1] / before : 1;
     c->count[rows]++;
     c->idle[rows] = 0;
     for (uint32_t r = 1; r <= RT_COST_ROWS; r++) {
-        if (r == rows || c->count[r] == 0 || ++c->idle[r] <= IDLE_FEW) continue;
+        if (r == rows || ++c->idle[r] <= IDLE_FEW || c->count[r] == 0) continue;
         /* What is not measured now goes with the machine, as plain passes show it; and a time that was
          * measured on a bad moment comes down until it is tried again. */
         c->seconds[r] *= change;
@@ -327,6 +344,18 @@ static uint32_t most_guesses(const weir_answer *a)
     return (uint32_t)base_min(most, RT_GUESSES_MAX);
 }
 
+/* A pass without guesses says what one costs: the first, and from time to time one more, since what plain
+ * decoding takes is nowhere else to be seen while all passes guess. Not where other answers guess anyway. */
+static bool is_plain_due(const rt_costs *c, const rt_share *shares, size_t n)
+{
+    if (rt_costs_of(c, (uint32_t)n) == 0) return true;
+    for (size_t i = 0; i < n; i++) {
+        weir_speculate mode = shares[i].answer->options.speculate;
+        if (mode != WEIR_SPECULATE_AUTO && mode != WEIR_SPECULATE_OFF) return false;
+    }
+    return rt_costs_doubtful(c, (uint32_t)n);
+}
+
 void rt_speculate(rt_loaded *run, rt_share *shares, size_t n, uint32_t rows_left, uint32_t outputs_left)
 {
     run->costs.row_guess = run->plan.view.streamed_bytes_per_pass != 0 ? ROW_STREAMED : ROW_RESIDENT;
@@ -335,12 +364,12 @@ void rt_speculate(rt_loaded *run, rt_share *shares, size_t n, uint32_t rows_left
                .tokens = (double)n,
                .token_seconds = rt_costs_of(&run->costs, (uint32_t)n) / (double)n};
     uint32_t room = (uint32_t)base_min(rows_left, outputs_left);
+    bool plain = is_plain_due(&run->costs, shares, n);
     for (size_t i = 0; i < n; i++) {
         weir_answer *a = shares[i].answer;
         weir_session *s = a->session;
         if (a->options.speculate == WEIR_SPECULATE_OFF || a->max_tokens <= a->n_tokens) continue;
-        /* The first pass says what one costs. */
-        if (a->options.speculate == WEIR_SPECULATE_AUTO && rt_costs_of(&run->costs, p.rows) == 0) continue;
+        if (a->options.speculate == WEIR_SPECULATE_AUTO && plain) continue;
         p.tokens += guess_for(&p, a, (uint32_t)base_min(most_guesses(a), room / (n - i)));
         uint32_t more = a->guess.n_rows;
         memcpy(s->tokens + s->n_tokens, a->guess.token, more * sizeof *s->tokens);

@@ -32,11 +32,11 @@ typedef struct rt_index {
     uint32_t n;                          /* places [0, n) are in it */
 } rt_index;
 
-/* Seconds of a pass by its rows. */
+/* Seconds of a pass with logits for all of its rows. */
 typedef struct rt_costs {
     double seconds[RT_COST_ROWS + 1];
     uint32_t count[RT_COST_ROWS + 1]; /* 0: not measured */
-    uint32_t idle[RT_COST_ROWS + 1];  /* passes since */
+    uint32_t idle[RT_COST_ROWS + 1];  /* passes since then, or since the first */
     double long_seconds;              /* of a longer one, in prefill */
     uint32_t long_rows;               /* 0: none */
     uint64_t n_passes;
