@@ -335,12 +335,15 @@ static double guess_for(const stand *p, weir_answer *a, uint32_t most)
     return best.more;
 }
 
-/* Guesses that are of use: an answer ends at its length, a sequence with its context. */
+/* Guesses that are of use: an answer ends at its length. They take the room of the caches that plain decoding
+ * needs at this place, and never make them grow, for which there may be no memory. */
 static uint32_t most_guesses(const weir_answer *a)
 {
+    const weir_session *s = a->session;
+    uint64_t positions = base_max(lm_kv_positions(s->kv), lm_kv_room(&s->model->run->plan.kv, s->n_tokens));
     uint64_t most = a->options.speculate_tokens;
     most = base_min(most, a->max_tokens - a->n_tokens - 1);
-    most = base_min(most, a->session->model->run->plan.view.ctx_tokens - a->session->n_tokens);
+    most = base_min(most, positions - s->n_tokens);
     return (uint32_t)base_min(most, RT_GUESSES_MAX);
 }
 
