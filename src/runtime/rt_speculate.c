@@ -157,6 +157,20 @@ void rt_guess_begin(weir_session *s)
     if (g->draft_from >= s->n_tokens) g->draft_from = 0;
 }
 
+/* What the draft took. More than there was is its debt: it ends the draft's use, not that of looking up,
+ * until half of what comes has paid it. */
+static void pay_draft(rt_guessing *g, double tokens)
+{
+    double there = g->purse + PURSE_FIRST > 0 ? g->purse + PURSE_FIRST : 0;
+    double now = tokens < there ? tokens : there;
+    g->purse -= now;
+    g->draft_debt += tokens - now;
+    if (g->draft_debt > PURSE_MAX) g->draft_debt = PURSE_MAX;
+    double back = g->draft_debt < PURSE_SHARE / 2 ? g->draft_debt : PURSE_SHARE / 2;
+    g->draft_debt -= back;
+    g->purse -= back;
+}
+
 void rt_guess_settle(const rt_costs *c, const rt_share *shares, size_t n)
 {
     uint32_t n_guesses = 0;
@@ -167,9 +181,10 @@ void rt_guess_settle(const rt_costs *c, const rt_share *shares, size_t n)
     for (size_t i = 0; i < n; i++) {
         const rt_guess *x = &shares[i].answer->guess;
         rt_guessing *g = &shares[i].session->guessing;
-        double spent = x->seconds;
-        if (n_guesses != 0) spent += (took - plain) * x->n_rows / n_guesses;
+        if (shares[i].answer->options.speculate != WEIR_SPECULATE_AUTO) continue;
+        double spent = n_guesses != 0 ? (took - plain) * x->n_rows / n_guesses : 0;
         g->purse += PURSE_SHARE + x->n_right - spent / token;
+        pay_draft(g, x->seconds / token);
         if (g->purse > PURSE_MAX) g->purse = PURSE_MAX;
     }
 }
@@ -200,16 +215,17 @@ typedef struct choice {
     double more; /* tokens expected of the guesses */
 } choice;
 
-static double may_spend(const stand *p, const rt_guessing *g)
+static double may_spend(const stand *p, const rt_guessing *g, bool drafts)
 {
-    return (PURSE_FIRST + g->purse) * p->token_seconds;
+    return (PURSE_FIRST + g->purse - (drafts ? g->draft_debt : 0)) * p->token_seconds;
 }
 
 /* So many guesses that the pass gives the most tokens a second, if the purse covers them; 0 where that is
  * hardly more than without. */
 static choice best_of(const stand *p, const offer *o)
 {
-    double now = rt_costs_of(p->costs, p->rows), spare = may_spend(p, o->guessing), right = 1, sum = 0;
+    double now = rt_costs_of(p->costs, p->rows), right = 1, sum = 0;
+    double spare = may_spend(p, o->guessing, o->length == 0);
     choice best = {.rate = p->tokens / now};
     double least = best.rate * GAIN_MIN;
     for (uint32_t n = 1; n <= o->most; n++) {
@@ -256,10 +272,10 @@ static offer draft_offer(const stand *p, weir_answer *a, uint32_t most)
     rt_guessing *g = &s->guessing;
     offer o = {.guessing = g, .most = most, .each = g->draft_seconds};
     if (o.each == 0) {
-        o.each = rt_draft_share(s) * p->token_seconds;
+        o.each = rt_draft_seconds(s, p->token_seconds);
         o.most = most < 1 ? most : 1; /* which tells what one takes */
     }
-    double row = o.each * DRAFT_ROW, spare = may_spend(p, g) - o.each * 2;
+    double row = o.each * DRAFT_ROW, spare = may_spend(p, g, true) - o.each * 2;
     uint32_t whole = rt_draft_rows(s, 0), here = rt_draft_rows(s, g->draft_from);
     if (g->draft_from > 1 && row * whole < spare && rt_draft_room(s, 0) != 0) {
         g->draft_from = 0;

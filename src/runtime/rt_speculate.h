@@ -51,6 +51,7 @@ typedef struct rt_costs {
 typedef struct rt_guessing {
     double hits[RT_KINDS], trials[RT_KINDS];
     double purse;          /* tokens that guesses gave, less those that their time would have given */
+    double draft_debt;     /* tokens that the draft model's time took beyond the purse */
     double draft_seconds;  /* for one token of the draft model; 0: not measured */
     uint32_t draft_from;   /* the draft model has the text from here on, and its first token */
     uint32_t draft_pause;  /* passes until it is tried again */

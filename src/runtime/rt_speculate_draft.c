@@ -54,7 +54,7 @@ void rt_session_part(weir_session *s)
     if (s->draft != NULL) s->draft->main = NULL;
     s->draft = NULL;
     s->guessing.hits[RT_KIND_DRAFT] = s->guessing.trials[RT_KIND_DRAFT] = 0;
-    s->guessing.draft_seconds = 0;
+    s->guessing.draft_seconds = s->guessing.draft_debt = 0;
     s->guessing.draft_from = 0;
     s->guessing.draft_pause = s->guessing.draft_wait = s->guessing.draft_errors = 0;
 }
@@ -94,16 +94,20 @@ uint32_t rt_draft_room(const weir_session *s, uint32_t from)
     return length < ctx ? ctx - length : 0;
 }
 
-/* Reading from storage takes several times as long as computing does. */
-double rt_draft_share(const weir_session *s)
+/* By the work of both. Reading from storage takes several times as long as computing does; how long at
+ * least is known where the draft's storage was measured, which need not be that of the other model. */
+double rt_draft_seconds(const weir_session *s, double token_seconds)
 {
     const double slower = 8;
     /* Unloaded meanwhile: asking it says so. */
-    if (s->draft->model->run == NULL) return 1;
+    if (s->draft->model->run == NULL) return token_seconds;
     const weir_plan *a = &s->model->run->plan.view, *b = &s->draft->model->run->plan.view;
     double work = (double)a->weight_bytes_per_pass + slower * (double)a->streamed_bytes_per_pass;
     double draft = (double)b->weight_bytes_per_pass + slower * (double)b->streamed_bytes_per_pass;
-    return work > 0 ? draft / work : 1;
+    double seconds = work > 0 ? draft / work * token_seconds : token_seconds;
+    double rate = s->draft->model->storage.bytes_per_s;
+    double reading = rate > 0 ? (double)b->streamed_bytes_per_pass / rate : 0;
+    return reading > seconds ? reading : seconds;
 }
 
 /* Brings the draft's sequence to that of s, or to its end; *logits are those behind its last token. */

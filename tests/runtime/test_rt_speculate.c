@@ -981,6 +981,75 @@ static void test_short_draft(void **state)
     weir_model_close(other);
 }
 
+/* A draft that took far longer than anybody could know: what the purse could not pay is the draft's own debt,
+ * and guesses from the text come back soon. Modes that guess whatever it costs leave the purse alone. */
+static void test_draft_debt(void **state)
+{
+    fixture *f = *state;
+    weir_load_options streams = streaming_options(f, make_model(f, "qwen3", 256));
+    weir_model *other = open_small(f, "qwen3"), *m = open_small(f, "llama");
+    assert_ok(f, weir_model_load(other, &streams, &f->err));
+    load_eight(f, m, 1);
+    weir_session *s = new_session(f, m), *d = new_session(f, other);
+    assert_ok(f, weir_session_set_draft(s, d, &f->err));
+    weir_generate_options o = options_of(WEIR_SPECULATE_AUTO, 0);
+    int32_t tokens[N_PROMPT];
+    prompt_of(tokens, 1);
+    weir_answer *a;
+    assert_ok(f, weir_answer_begin(s, tokens, N_PROMPT, &o, &a, &f->err));
+    trust_all(s);
+    rt_guessing *g = &s->guessing;
+    for (uint32_t k = 0; k < RT_KIND_DRAFT; k++) g->hits[k] = 70;
+    assert_int_equal(guesses_now(m, a), 7);
+    assert_int_equal(a->guess.length, 0);
+    rt_share share = {.session = s, .answer = a};
+    g->purse = 0.2;
+    a->guess = (rt_guess){.looked = -1, .seconds = 40}; /* 20 tokens */
+    const weir_speculate modes[] = {WEIR_SPECULATE_OFF, WEIR_SPECULATE_LOOKUP, WEIR_SPECULATE_DRAFT};
+    for (size_t i = 0; i < 3; i++) {
+        a->options.speculate = modes[i];
+        rt_guess_settle(&m->run->costs, &share, 1);
+        assert_float_equal(g->purse, 0.2, 1e-9);
+    }
+    a->options.speculate = WEIR_SPECULATE_AUTO;
+    rt_guess_settle(&m->run->costs, &share, 1);
+    assert_float_equal(g->purse, -0.505, 1e-9);
+    assert_float_equal(g->draft_debt, 8 - 0.005, 1e-9);
+    assert_int_equal(guesses_now(m, a), 0);
+    for (int i = 0; i < 30; i++) {
+        a->guess = (rt_guess){.looked = -1};
+        rt_guess_settle(&m->run->costs, &share, 1);
+    }
+    assert_float_equal(g->purse, -0.505 + 30 * 0.005, 1e-9);
+    assert_float_equal(g->draft_debt, 8 - 31 * 0.005, 1e-9);
+    assert_int_equal(guesses_now(m, a), 1);
+    assert_true(a->guess.length > 0);
+    /* not even with much in the purse is the draft asked before its debt is paid */
+    g->purse = 7;
+    assert_in_range(guesses_now(m, a), 1, 7);
+    assert_true(a->guess.length > 0);
+    g->draft_pause = 0;
+    g->draft_debt = 0;
+    assert_int_equal(guesses_now(m, a), 7);
+    assert_int_equal(a->guess.length, 0);
+    assert_ok(f, weir_answer_end(a, NULL, &f->err));
+    /* the first time: by the work of both models, but no less than its storage takes */
+    uint64_t streamed = other->run->plan.view.streamed_bytes_per_pass;
+    assert_true(streamed > 0);
+    other->storage.bytes_per_s = 0;
+    double by_work = rt_draft_seconds(s, 0.001);
+    assert_true(by_work > 0 && by_work < 1);
+    other->storage.bytes_per_s = (double)streamed / 3;
+    assert_float_equal(rt_draft_seconds(s, 0.001), 3, 1e-6);
+    other->storage.bytes_per_s = 1e30;
+    assert_float_equal(rt_draft_seconds(s, 0.001), by_work, 1e-12);
+    assert_ok(f, weir_session_set_draft(s, NULL, &f->err));
+    weir_session_destroy(s);
+    weir_session_destroy(d);
+    weir_model_close(m);
+    weir_model_close(other);
+}
+
 /* Only failures in a row end the draft's use, and only for the answer. */
 static void test_draft_fails_now_and_then(void **state)
 {
@@ -1049,6 +1118,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_purse, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_short_draft, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_draft_fails_now_and_then, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_draft_debt, fixture_setup, fixture_teardown),
         cmocka_unit_test(test_lookup),
         cmocka_unit_test(test_lookup_follows_cuts),
         cmocka_unit_test(test_costs),
