@@ -392,8 +392,9 @@ WEIR_API weir_status weir_step_runs(weir_run *runs, size_t n, weir_error *err);
 /* Stops what runs on this model within one operation, a load or a prediction as well: the call returns
  * CANCELLED, answers end with that stop. Async-signal-safe. It counts from the moment in which a call has
  * been entered, also while that waits for its turn; what came before is forgotten as the call begins, so a
- * program that stops between two calls asks a note of its own there. Only weir_answers_step forgets nothing:
- * a cancel between two steps ends the next one. */
+ * program that stops between two calls asks a note of its own there. A cancel between two steps of answers
+ * ends the next one: weir_answers_step forgets nothing, and weir_answer_begin only where no other answer of
+ * the model is under way. */
 WEIR_API void weir_model_cancel(weir_model *m);
 
 /* ---------------------------------------------------------------- text */
@@ -442,7 +443,8 @@ typedef enum weir_speculate {
     WEIR_SPECULATE_AUTO, /* from the text, and from the session's draft where it has one, while it pays */
     WEIR_SPECULATE_OFF,
     WEIR_SPECULATE_LOOKUP, /* from the text whenever its end occurred before, whether it pays or not */
-    WEIR_SPECULATE_DRAFT   /* from the draft, whether it pays or not */
+    /* from the draft, whether it pays or not; INVALID_ARGUMENT where the session has none */
+    WEIR_SPECULATE_DRAFT
 } weir_speculate;
 
 typedef struct weir_generate_options {
@@ -450,9 +452,10 @@ typedef struct weir_generate_options {
     weir_sampling sampling;
     uint32_t max_tokens;
     weir_speculate speculate;
-    uint32_t
-        speculate_tokens; /* most guesses a pass; 0: 31. The plan's pass_outputs allow one less than it */
-    bool ignore_end;      /* go on past end tokens (benchmarks) */
+    /* Most guesses a pass; 0: 31, which are the most. One less than the plan's pass_outputs fit, which for
+     * one session are 16 at most. */
+    uint32_t speculate_tokens;
+    bool ignore_end; /* go on past end tokens (benchmarks) */
     /* Complete UTF-8 text as it comes; false stops. May be NULL. */
     bool (*on_text)(void *arg, const char *text, size_t len);
     void *arg;

@@ -126,11 +126,9 @@ static void answer_free(weir_answer *a)
     base_free(env, a);
 }
 
-weir_status weir_answer_begin(weir_session *s, const int32_t *prompt, size_t n,
-                              const weir_generate_options *o, weir_answer **out, weir_error *err)
+static weir_status begin(weir_session *s, const int32_t *prompt, size_t n, const weir_generate_options *o,
+                         weir_answer **out, weir_error *err)
 {
-    weir_error local;
-    err = rt_error(err, &local);
     *out = NULL;
     weir_generate_options options;
     weir_generate_options_init(&options);
@@ -138,6 +136,9 @@ weir_status weir_answer_begin(weir_session *s, const int32_t *prompt, size_t n,
     weir_status status = check_options(&options, n, err);
     if (status == WEIR_OK) status = rt_session_check(s, err);
     if (status != WEIR_OK) return status;
+    if (options.speculate == WEIR_SPECULATE_DRAFT && s->draft == NULL)
+        return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
+                         "speculate is DRAFT, and the session has no draft model (weir_session_set_draft)");
     if (s->answer != NULL)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "the session has an answer under way; end it before another begins");
@@ -155,6 +156,23 @@ weir_status weir_answer_begin(weir_session *s, const int32_t *prompt, size_t n,
     }
     *out = a;
     return WEIR_OK;
+}
+
+static bool is_answering(const weir_model *m)
+{
+    if (m->run == NULL) return false;
+    for (const weir_session *s = m->run->sessions; s != NULL; s = s->next)
+        if (s->answer != NULL && !s->answer->done) return true;
+    return false;
+}
+
+weir_status weir_answer_begin(weir_session *s, const int32_t *prompt, size_t n,
+                              const weir_generate_options *o, weir_answer **out, weir_error *err)
+{
+    weir_error local;
+    /* A cancel that came too late for what ran before is not meant for this one. */
+    if (!is_answering(s->model)) atomic_store(&s->model->cancel, false);
+    return begin(s, prompt, n, o, out, rt_error(err, &local));
 }
 
 bool weir_answer_done(const weir_answer *a)
@@ -215,7 +233,7 @@ weir_status weir_generate(weir_session *s, const int32_t *prompt, size_t n, cons
     *out = (weir_result){.struct_size = sizeof *out};
     weir_answer *a;
     atomic_store(&s->model->cancel, false);
-    weir_status status = weir_answer_begin(s, prompt, n, o, &a, err);
+    weir_status status = begin(s, prompt, n, o, &a, err);
     if (status != WEIR_OK) return status;
     while (status == WEIR_OK && !weir_answer_done(a)) status = weir_answers_step(&a, 1, 0, &failure);
     if (status != WEIR_OK) {

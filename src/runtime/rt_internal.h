@@ -448,7 +448,8 @@ uint32_t rt_draft_rows(const weir_session *s, uint32_t from);
 /* Guesses that its context then has room for. As many as there may be where it was unloaded meanwhile: asking
  * it says so. */
 uint32_t rt_draft_room(const weir_session *s, uint32_t from);
-/* What a token of the draft model is taken to take while nothing is measured, where one of s takes so long. */
+/* What a token of the draft model is taken to take while nothing is measured, where one of s takes so long.
+ */
 double rt_draft_seconds(const weir_session *s, double token_seconds);
 /* Takes a session's draft from it. */
 void rt_session_part(weir_session *s);

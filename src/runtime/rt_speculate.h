@@ -12,7 +12,9 @@
  *
  * Estimates can be wrong, so what may be lost is bounded as well. Each session keeps a purse, counted in
  * tokens of plain decoding: it begins with a fraction of one, gets a hundredth with each pass, and what right
- * guesses saved. A pass takes so many guesses as the purse could pay for if all were wrong. */
+ * guesses saved. A pass takes so many guesses as the purse could pay for if all were wrong. What
+ * a draft model's time took beyond that is its debt, and no loss of looking up. And a pass in between goes
+ * without guesses, so that what plain decoding takes stays known. */
 #ifndef WEIR_RT_SPECULATE_H
 #define WEIR_RT_SPECULATE_H
 
