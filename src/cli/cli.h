@@ -120,7 +120,8 @@ typedef struct cli_speculate {
 void cli_add_speculate(cli_args *a, cli_speculate *s);
 /* CLI_USAGE, with the reason printed; else sets the options. */
 int cli_speculate_check(const char *command, const cli_speculate *s, weir_generate_options *o);
-int cli_speculate_load(cli_common *c, cli_speculate *s);
+/* m: the model that it guesses for, not loaded yet. */
+int cli_speculate_load(cli_common *c, weir_model *m, cli_speculate *s);
 int cli_speculate_attach(const cli_common *c, const cli_speculate *s, weir_session *session);
 void cli_speculate_close(cli_speculate *s);
 const char *cli_speculate_name(weir_speculate mode);

@@ -329,6 +329,8 @@ int cli_bench(int argc, char **argv)
         return cli_usage("bench", "--fewer-sessions needs --sessions N");
     if (b.n_sessions > 1 && b.speculate.mode != NULL)
         return cli_usage("bench", "--sessions and --speculate are two measurements; give one of them");
+    if (b.speculate.tokens != 0 && b.speculate.mode == NULL)
+        return cli_usage("bench", "--speculate-tokens is for measuring guesses: --speculate HOW");
     if (b.prompt != NULL && b.speculate.mode == NULL)
         return cli_usage("bench", "--prompt is for measuring guesses: --speculate HOW");
     if (b.prompt == NULL && any_of_a_prompt(&a))

@@ -115,6 +115,12 @@ static weir_status race(bench *b, racer *plain, racer *with, uint32_t text, uint
     return status;
 }
 
+static bool is_same(const weir_result *a, const weir_result *b)
+{
+    return a->logits_hash == b->logits_hash && a->n_tokens == b->n_tokens &&
+           memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0;
+}
+
 /* One round: a load that knows nothing, two fresh sessions. */
 static weir_status one_round(bench *b, const weir_load_options *load, uint32_t text, uint32_t n,
                              uint32_t round, speculate_row *row, double *plain_tps, double *tps,
@@ -136,7 +142,7 @@ static weir_status one_round(bench *b, const weir_load_options *load, uint32_t t
         uint64_t peak = row->memory.peak_bytes;
         row->memory = memory;
         if (peak > memory.peak_bytes) row->memory.peak_bytes = peak;
-        row->same &= plain.result.logits_hash == with.result.logits_hash;
+        row->same &= is_same(&plain.result, &with.result);
         row->tokens += with.result.n_tokens;
         row->passes += with.result.n_passes;
         row->drafted += with.result.n_drafted;
@@ -228,7 +234,7 @@ static int all_texts(bench *b, const weir_load_options *load, const weir_plan *p
             row_print(&row);
         }
         if (!row.same)
-            return cli_fail("bench", "guessing changed the logits of the %s text: this is a defect",
+            return cli_fail("bench", "guessing changed the answer to the %s text: this is a defect",
                             row.text);
     }
     return CLI_OK;
@@ -239,7 +245,7 @@ static int one_budget(bench *b, uint32_t i, json_t *rows)
     weir_error err;
     weir_plan plan = {.struct_size = sizeof plan};
     b->common.load.mem_bytes = b->budgets.bytes[i];
-    int rc = cli_speculate_load(&b->common, &b->speculate);
+    int rc = cli_speculate_load(&b->common, b->model, &b->speculate);
     if (rc == CLI_OK) {
         /* The plain answer's session and the other's; each pass is one answer's. */
         weir_load_options load = b->common.load;

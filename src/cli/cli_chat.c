@@ -270,7 +270,7 @@ static int converse(chat *c)
     int rc = check_template(c);
     if (rc == CLI_OK) {
         cli_catch_interrupt(c->model, true);
-        rc = cli_speculate_load(&c->common, &c->speculate);
+        rc = cli_speculate_load(&c->common, c->model, &c->speculate);
         if (rc == CLI_OK) rc = cli_load(&c->common, c->model);
         cli_release_interrupt();
     }

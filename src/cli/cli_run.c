@@ -227,7 +227,7 @@ int cli_run(int argc, char **argv)
     rc = cli_open(&o.common, &context, &model);
     if (rc == CLI_OK) {
         cli_catch_interrupt(model, true);
-        rc = cli_speculate_load(&o.common, &o.speculate);
+        rc = cli_speculate_load(&o.common, model, &o.speculate);
         if (rc == CLI_OK) rc = cli_load(&o.common, model);
         if (rc == CLI_OK) rc = answer(&o, model, text, len);
         cli_release_interrupt();

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { TOKENS_MAX = 31 };
+
 static const char *const mode_names[] = {"auto", "off", "lookup", "draft"};
 
 void cli_add_speculate(cli_args *a, cli_speculate *s)
@@ -10,7 +12,8 @@ void cli_add_speculate(cli_args *a, cli_speculate *s)
     cli_add(a, "speculate", 0, CLI_TEXT, &s->mode, "HOW",
             "guess tokens and check them in one pass, with the same result: auto (default; while it pays), "
             "off, lookup, draft");
-    cli_add(a, "speculate-tokens", 0, CLI_U32, &s->tokens, "N", "most guesses of a pass (default 31)");
+    cli_add(a, "speculate-tokens", 0, CLI_U32, &s->tokens, "N",
+            "most guesses of a pass (default 31, as far as the plan has room for their logits)");
     cli_add(a, "draft", 0, CLI_TEXT, &s->draft, "FILE",
             "a smaller model with the same vocabulary that guesses");
     cli_add(a, "draft-mem", 0, CLI_SIZE, &s->draft_mem_bytes, "SIZE",
@@ -34,27 +37,55 @@ int cli_speculate_check(const char *command, const cli_speculate *s, weir_genera
         return cli_usage(command, "--draft-mem is for a draft model: --draft FILE");
     if (o->speculate == WEIR_SPECULATE_OFF && s->draft != NULL)
         return cli_usage(command, "--draft is given, and --speculate off");
+    if (o->speculate == WEIR_SPECULATE_LOOKUP && s->draft != NULL)
+        return cli_usage(command,
+                         "--draft is given, and --speculate lookup never asks it; auto or draft does");
+    if (s->tokens > TOKENS_MAX)
+        return cli_usage(command, "--speculate-tokens %u: a pass has at most %d guesses", s->tokens,
+                         TOKENS_MAX);
     return CLI_OK;
 }
 
-/* All of it where that is at most a quarter of the budget, and never less than it can run with. */
-static weir_status choose_budget(cli_common *c, const cli_speculate *s, weir_load_options *o, weir_error *err)
+/* The context that the model will have at most: a draft with less ends guessing in the middle of the text. */
+static weir_status choose_context(const cli_common *c, weir_model *m, const cli_speculate *s,
+                                  weir_load_options *o, weir_error *err)
+{
+    weir_plan plan = {.struct_size = sizeof plan};
+    weir_model_info info = {.struct_size = sizeof info};
+    if (o->ctx_tokens != 0) return WEIR_OK;
+    weir_status status = weir_model_plan(m, &c->load, &plan, err);
+    if (status == WEIR_OK) status = weir_model_get_info(s->model, &info, err);
+    if (status != WEIR_OK) return status;
+    uint32_t trained = info.context_tokens;
+    o->ctx_tokens = trained != 0 && trained < plan.ctx_tokens ? trained : plan.ctx_tokens;
+    return WEIR_OK;
+}
+
+/* All of it where that is at most a quarter of the budget, and never less than it can run with. Where the
+ * model's context is too much for its share, it has less. */
+static weir_status choose_budget(cli_common *c, weir_model *m, const cli_speculate *s, weir_load_options *o,
+                                 weir_error *err)
 {
     weir_plan plan = {.struct_size = sizeof plan};
     weir_machine machine = {.struct_size = sizeof machine};
     o->mem_bytes = s->draft_mem_bytes;
-    if (o->mem_bytes != 0) return WEIR_OK;
-    weir_status status = weir_machine_read(c->context, &machine, err);
+    weir_status status = choose_context(c, m, s, o, err);
+    if (status == WEIR_OK) status = weir_machine_read(c->context, &machine, err);
     if (status == WEIR_OK) status = weir_model_plan(s->model, o, &plan, err);
-    if (status != WEIR_OK) return status;
     uint64_t all = c->load.mem_bytes != 0 ? c->load.mem_bytes : machine.default_budget_bytes;
+    uint64_t share = s->draft_mem_bytes != 0 ? s->draft_mem_bytes : all / 4;
+    if (status == WEIR_OK && plan.smallest_bytes > share && o->ctx_tokens != c->load.ctx_tokens) {
+        o->ctx_tokens = c->load.ctx_tokens;
+        status = weir_model_plan(s->model, o, &plan, err);
+    }
+    if (status != WEIR_OK || s->draft_mem_bytes != 0) return status;
     uint64_t room = plan.whole_bytes + plan.whole_bytes / 64; /* for longer passes */
-    o->mem_bytes = room < all / 4 ? room : all / 4;
+    o->mem_bytes = room < share ? room : share;
     if (o->mem_bytes < plan.smallest_bytes) o->mem_bytes = plan.smallest_bytes;
     return WEIR_OK;
 }
 
-int cli_speculate_load(cli_common *c, cli_speculate *s)
+int cli_speculate_load(cli_common *c, weir_model *m, cli_speculate *s)
 {
     weir_error err;
     if (s->draft == NULL) return CLI_OK;
@@ -62,7 +93,7 @@ int cli_speculate_load(cli_common *c, cli_speculate *s)
     o.n_sessions = o.max_batch = 1;
     o.prefill_chunk = 0;
     weir_status status = weir_model_open(c->context, s->draft, &s->model, &err);
-    if (status == WEIR_OK) status = choose_budget(c, s, &o, &err);
+    if (status == WEIR_OK) status = choose_budget(c, m, s, &o, &err);
     if (status != WEIR_OK) return cli_error(c->command, &err);
     weir_model *main = cli_interrupt_model(s->model);
     int rc = cli_load_as(c, s->model, &o, "loading the draft");

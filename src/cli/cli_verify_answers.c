@@ -1,5 +1,6 @@
-/* The other half of weir verify: whole answers. Guesses that one pass checks (from the text, and from a draft
- * model: the model itself, which is always right where a pass has room) and sessions that join and leave at
+/* The other half of weir verify: whole answers. Guesses that one pass checks (from the text, from a draft
+ * model: the model itself, which is always right where a pass has room, and from both while it pays) and
+ * sessions that join and leave at
  * any token must give the tokens and the logits of plain decoding by the session alone, greedily and with
  * random numbers (X1, X4); and so they must while the budget of the loaded model changes between tokens
  * (R6.5).
@@ -17,7 +18,8 @@ typedef struct answers {
     uint32_t n_prompt, n_tokens;
     int32_t *prompt; /* N_SESSIONS of n_prompt, each coming back to itself */
     weir_session *session[N_SESSIONS], *draft_session;
-    uint64_t wanted[2][N_SESSIONS]; /* greedy, sampled */
+    uint64_t wanted[2][N_SESSIONS]; /* greedy, sampled: the hash of the logits */
+    int32_t *tokens;                /* 2 * N_SESSIONS of n_tokens: those of the answers */
     uint64_t mem_bytes;
     uint64_t budgets[N_BUDGETS]; /* which a run goes through, step by step; [0] is 0: it stays */
     const char *level;
@@ -56,7 +58,15 @@ static weir_status make_prompts(answers *v, weir_error *err)
     return status;
 }
 
-/* One answer by the session alone. */
+/* An answer is that of plain decoding. */
+static bool holds(const answers *v, bool sampled, uint32_t s, const weir_result *r)
+{
+    const int32_t *tokens = v->tokens + ((size_t)sampled * N_SESSIONS + s) * v->n_tokens;
+    return r->logits_hash == v->wanted[sampled][s] && r->n_tokens == v->n_tokens &&
+           memcmp(r->tokens, tokens, v->n_tokens * sizeof *tokens) == 0;
+}
+
+/* One answer by the session alone; without guesses it is what the others are held against. */
 static weir_status alone(answers *v, uint32_t s, bool sampled, weir_speculate how, cli_verify_outcome *out)
 {
     weir_generate_options o = options_of(v, sampled, how);
@@ -68,6 +78,12 @@ static weir_status alone(answers *v, uint32_t s, bool sampled, weir_speculate ho
     out->passes = r.n_passes;
     out->drafted = r.n_drafted;
     out->accepted = r.n_accepted;
+    if (status == WEIR_OK && how == WEIR_SPECULATE_OFF) {
+        int32_t *tokens = v->tokens + ((size_t)sampled * N_SESSIONS + s) * v->n_tokens;
+        memcpy(tokens, r.tokens, r.n_tokens * sizeof *tokens);
+        v->wanted[sampled][s] = r.logits_hash;
+    }
+    out->same = status == WEIR_OK && holds(v, sampled, s, &r);
     weir_result_finish(v->model, &r);
     return status;
 }
@@ -86,7 +102,6 @@ static bool make_wanted(answers *v)
         for (uint32_t s = 0; s < N_SESSIONS; s++) {
             cli_verify_outcome out = {.check = "plain", .sampled = sampled != 0};
             out.status = alone(v, s, sampled != 0, WEIR_SPECULATE_OFF, &out);
-            v->wanted[sampled][s] = out.hash;
             if (out.status == WEIR_OK) continue;
             tell(v, &out);
             return false;
@@ -100,7 +115,6 @@ static void check_guesses(answers *v, const char *name, weir_speculate how)
         cli_verify_outcome out = {.check = name, .sampled = sampled != 0};
         out.status = alone(v, 0, sampled != 0, how, &out);
         out.wanted = v->wanted[sampled][0];
-        out.same = out.hash == out.wanted;
         tell(v, &out);
     }
 }
@@ -156,11 +170,12 @@ static void check_sessions(answers *v, const char *name)
                 out.status = status;
                 out.err = err;
             }
-            if (s == 0 || (out.same && r.logits_hash != v->wanted[sampled][s])) {
+            bool same = holds(v, sampled != 0, s, &r);
+            if (s == 0 || (out.same && !same)) {
                 out.hash = r.logits_hash;
                 out.wanted = v->wanted[sampled][s];
             }
-            out.same &= r.logits_hash == v->wanted[sampled][s];
+            out.same &= same;
             out.passes += r.n_passes;
             out.drafted += r.n_drafted;
             out.accepted += r.n_accepted;
@@ -245,10 +260,12 @@ static void check_level(answers *v, uint32_t part, const char *level)
         check_sessions(v, "sessions");
         cli_verify_outcome attach = {.check = "draft"};
         attach.status = weir_session_set_draft(v->session[0], v->draft_session, &attach.err);
-        if (attach.status == WEIR_OK)
+        if (attach.status == WEIR_OK) {
             check_guesses(v, "draft", WEIR_SPECULATE_DRAFT);
-        else
+            check_guesses(v, "auto", WEIR_SPECULATE_AUTO);
+        } else {
             tell(v, &attach);
+        }
     }
     release(v);
 }
@@ -274,7 +291,8 @@ void cli_verify_answers(const cli_common *c, weir_model *m, uint32_t n_prompt, u
     cli_verify_outcome out = {.check = "plain"};
     v.level = "half";
     v.prompt = calloc((size_t)N_SESSIONS * n_prompt, sizeof *v.prompt);
-    if (v.prompt == NULL) {
+    v.tokens = calloc((size_t)2 * N_SESSIONS * n_tokens, sizeof *v.tokens);
+    if (v.prompt == NULL || v.tokens == NULL) {
         out.status = out.err.code = WEIR_ERR_OUT_OF_MEMORY;
         snprintf(out.err.message, sizeof out.err.message, "no memory for the prompts");
     } else {
@@ -289,4 +307,5 @@ void cli_verify_answers(const cli_common *c, weir_model *m, uint32_t n_prompt, u
         check_budgets(&v);
     }
     free(v.prompt);
+    free(v.tokens);
 }

@@ -45,12 +45,15 @@ refuse "an unknown way" 2 "auto, off, lookup or draft" $run x --speculate always
 refuse "--speculate draft without a draft" 2 "--draft FILE" $run x --speculate draft
 refuse "--draft-mem without a draft" 2 "--draft FILE" $run x --draft-mem 9MiB
 refuse "--draft with --speculate off" 2 "speculate off" $run x --draft "$tmp/d.gguf" --speculate off
+refuse "--draft with --speculate lookup" 2 "never asks it" $run x --draft "$tmp/d.gguf" --speculate lookup
+refuse "more guesses than a pass has" 2 "at most 31" $run x --speculate-tokens 32
+refuse "--speculate-tokens for bench without --speculate" 2 "speculate HOW" "$weir" bench "$tmp/m.gguf" --speculate-tokens 4
 refuse "two measurements at once" 2 "give one of them" "$weir" bench "$tmp/m.gguf" --sessions 2 --speculate auto
 refuse "too many sessions" 2 "1 to 64" "$weir" bench "$tmp/m.gguf" --sessions 65
 
 "$weir" bench "$tmp/m.gguf" --mem 7MiB,64MiB --sessions 3 --prompt-tokens 8 -n 4 --rounds 1 --json >"$tmp/out" 2>/dev/null
 check "bench --sessions: one object per budget, the same logits" '[ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 2 ] && [ "$(field sessions "$tmp/out")" = 3 ] && grep -q total_tps "$tmp/out" && grep -q one_tps "$tmp/out"'
-"$weir" bench "$tmp/m.gguf" --mem 64MiB --speculate lookup --draft "$tmp/d.gguf" --prompt-tokens 64 -n 40 --rounds 1 --json >"$tmp/out" 2>/dev/null
+"$weir" bench "$tmp/m.gguf" --mem 64MiB --speculate draft --draft "$tmp/d.gguf" --prompt-tokens 64 -n 40 --rounds 1 --json >"$tmp/out" 2>/dev/null
 check "bench --speculate: both texts, the same logits" '[ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 2 ] && grep -q repetitive "$tmp/out" && grep -q ordinary "$tmp/out" && [ "$(field drafted "$tmp/out")" -gt 0 ]'
 printf 'one two three four one two three four' | "$weir" bench "$tmp/m.gguf" --mem 64MiB --speculate lookup --prompt - --raw --temp 0.9 --seed 4 -n 30 --rounds 2 --json >"$tmp/out" 2>/dev/null
 check "bench --speculate: a prompt of the caller's, sampled" '[ $? = 0 ] && [ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 1 ] && [ "$(field text "$tmp/out")" = given ] && [ "$(field tokens "$tmp/out")" = 60 ] && [ "$(field drafted "$tmp/out")" -gt 0 ] && grep -q lowest_ratio "$tmp/out"'
@@ -59,6 +62,6 @@ refuse "sampling of the two texts" 2 "go with --prompt" "$weir" bench "$tmp/m.gg
 refuse "sampling of the two texts as it is by default" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --speculate auto --temp 0 --seed 0
 refuse "--raw without a prompt for bench" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --raw
 "$weir" verify "$tmp/m.gguf" --json >"$tmp/out" 2>/dev/null
-check "verify holds guesses and sessions against plain decoding" '[ $? = 0 ] && [ "$(field failed "$tmp/out")" = 0 ] && [ "$(grep -c "\"answers\": \"lookup\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"draft\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"sessions\"" "$tmp/out")" = 2 ]'
+check "verify holds guesses and sessions against plain decoding" '[ $? = 0 ] && [ "$(field failed "$tmp/out")" = 0 ] && [ "$(grep -c "\"answers\": \"lookup\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"draft\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"auto\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"answers\": \"sessions\"" "$tmp/out")" = 2 ]'
 check "verify holds answers while the budget changes between their tokens" '[ "$(grep -c "\"answers\": \"budgets\"" "$tmp/out")" = 2 ] && [ "$(grep -c "\"budget_shrinks\": [1-9]" "$tmp/out")" = 2 ] && [ "$(grep -c "\"budget_grows\": [1-9]" "$tmp/out")" = 2 ]'
 echo "1..$n"
