@@ -30,7 +30,12 @@ SAMPLINGS = [  # name, options, whether texts that repeat are sampled so
 
 def parse_run(text):
     model, *rest = text.split(",")
+    if not all("=" in part for part in rest):
+        sys.exit("%s: settings are NAME=VALUE" % text)
     run = dict(part.split("=", 1) for part in rest)
+    unknown = sorted(set(run) - {"mem", "draft", "draft-mem", "chunk", "threads", "name"})
+    if unknown:
+        sys.exit("%s: unknown settings: %s" % (text, ", ".join(unknown)))
     run["model"] = model
     run.setdefault("name", os.path.basename(model).rsplit(".", 1)[0] + (" " + run["mem"] if "mem" in run else ""))
     return run
@@ -61,10 +66,11 @@ def main():
     parser.add_argument("--json")
     args = parser.parse_args()
     only = [name for name in args.only.split(",") if name]
+    runs = [parse_run(text) for text in args.runs]
     rows, wrong = [], 0
     print("| model | text | sampling | plain/s | guess/s | ratio | lowest - highest | tokens a pass | right |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for run in map(parse_run, args.runs):
+    for run in runs:
         for name, repeats in TEXTS:
             if only and name not in only and ("repeat" if repeats else "ordinary") not in only:
                 continue
