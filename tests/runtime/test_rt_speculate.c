@@ -281,7 +281,7 @@ static void test_cancelled_while_the_draft_runs(void **state)
     o.speculate = WEIR_SPECULATE_DRAFT;
     uint32_t n_cancelled = 0;
     bool met = true;
-    for (uint32_t n = 1; met; n += 1 + n / 8) {
+    for (uint32_t n = 1; met; n += 1 + n / 3) {
         r = cancelled_answer(f, s, &o, n, m, &met);
         if (met) {
             int32_t tokens[N_PROMPT];
