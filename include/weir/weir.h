@@ -123,7 +123,7 @@ WEIR_API weir_status weir_memory_check_read(weir_context *c, weir_memory_check *
 typedef struct weir_storage {
     size_t struct_size;
     char file_system[24];      /* "ext4"; for people, nothing depends on it */
-    const char *reader;        /* "io_uring direct", "threads buffered", ... */
+    const char *reader;        /* "io_uring direct", "threads buffered", ...; "none": not measured */
     double bytes_per_s;        /* queued reads of read_bytes, depth of them at once, in the file's order */
     double random_bytes_per_s; /* the same at random places */
     double latency_seconds;    /* of one small read */

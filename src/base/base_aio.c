@@ -89,6 +89,32 @@ const char *base_aio_name(const base_aio *aio)
     return aio->backend->name;
 }
 
+bool base_aio_by_threads(const base_aio *aio)
+{
+    return aio->backend == &base_aio_threads;
+}
+
+const char *base_aio_text(bool by_threads, bool buffered)
+{
+    if (by_threads) return buffered ? "threads buffered" : "threads direct";
+    return buffered ? "io_uring buffered" : "io_uring direct";
+}
+
+weir_status base_aio_ask_threads(base_env *env, const base_aio_options *options, bool *by_threads,
+                                 weir_error *err)
+{
+    *by_threads = options->backend == BASE_AIO_THREADS;
+    if (options->backend != BASE_AIO_AUTO) return WEIR_OK;
+    void *state;
+    weir_error local = {0};
+    weir_status status = base_aio_uring.create(env, options->depth, &state, &local);
+    if (status == WEIR_OK) base_aio_uring.destroy(state);
+    *by_threads = status == WEIR_ERR_UNSUPPORTED;
+    if (status == WEIR_OK || *by_threads) return WEIR_OK;
+    if (err != NULL) *err = local;
+    return status;
+}
+
 uint32_t base_aio_in_flight(const base_aio *aio)
 {
     return aio->in_flight;

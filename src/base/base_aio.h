@@ -34,6 +34,13 @@ typedef struct base_aio_read {
 weir_status base_aio_create(base_env *env, const base_aio_options *options, base_aio **out, weir_error *err);
 void base_aio_destroy(base_aio *aio);           /* takes NULL; waits for what is in flight */
 const char *base_aio_name(const base_aio *aio); /* "io_uring" or "threads" */
+bool base_aio_by_threads(const base_aio *aio);
+/* How reports name a way of reading: "io_uring direct", "threads buffered", ... */
+const char *base_aio_text(bool by_threads, bool buffered);
+/* Whether a queue with these options would read by threads, found out as base_aio_create does: by setting
+ * io_uring up. Errors: OUT_OF_MEMORY, BUDGET; *by_threads is then false. */
+weir_status base_aio_ask_threads(base_env *env, const base_aio_options *options, bool *by_threads,
+                                 weir_error *err);
 uint32_t base_aio_in_flight(const base_aio *aio);
 
 /* Queues a read; the caller keeps in_flight below depth. Short reads are continued and EINTR/EAGAIN retried

@@ -49,9 +49,9 @@ weir_status base_file_check_open(const base_file *f, weir_error *err);
 weir_status base_file_fail_end(const base_file *f, uint64_t offset, uint64_t wanted, uint64_t got,
                                weir_error *err);
 
-/* Fills what a measurement is remembered under, and zeroes the rest. */
-weir_status base_storage_identify(const base_file *file, const base_aio_options *aio, base_storage *s,
-                                  weir_error *err);
+/* Fills what a measurement is remembered under, and zeroes the rest. by_threads: what the queue really is. */
+weir_status base_storage_identify(const base_file *file, const base_aio_options *aio, bool by_threads,
+                                  base_storage *s, weir_error *err);
 
 /* Processors that the CPU quotas of all control groups above this process allow, rounded; UINT32_MAX: no
  * quota. */

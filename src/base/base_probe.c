@@ -206,11 +206,11 @@ static weir_status fill_identity(const base_file *file, base_storage *s, weir_er
     return WEIR_OK;
 }
 
-weir_status base_storage_identify(const base_file *file, const base_aio_options *aio, base_storage *s,
-                                  weir_error *err)
+weir_status base_storage_identify(const base_file *file, const base_aio_options *aio, bool by_threads,
+                                  base_storage *s, weir_error *err)
 {
-    *s = (base_storage){.buffered = aio->buffered || base_file_direct_align(file) == 0,
-                        .threads = aio->backend == BASE_AIO_THREADS};
+    *s =
+        (base_storage){.buffered = aio->buffered || base_file_direct_align(file) == 0, .threads = by_threads};
     return fill_identity(file, s, err);
 }
 
@@ -226,7 +226,6 @@ weir_status base_storage_measure(base_env *env, base_file *file, const base_aio_
     p->file_bytes = base_file_size(file);
     p->left_bytes = max_bytes;
     base_rng_seed(&p->rng, 1, 1);
-    if (base_storage_identify(file, aio, &s, &local) != WEIR_OK) goto done;
     for (p->block_bytes = BLOCK_BYTES; p->block == NULL; p->block_bytes /= 2) {
         p->block = base_pages_alloc(env, BASE_TAG_IO, p->block_bytes, true, &local);
         if (p->block != NULL) break;
@@ -234,8 +233,9 @@ weir_status base_storage_measure(base_env *env, base_file *file, const base_aio_
     }
     local.code = WEIR_OK;
     base_aio_options o = *aio;
-    o.depth = MAX_IN_FLIGHT;
+    o.depth = (uint32_t)base_max(o.depth, MAX_IN_FLIGHT);
     if (base_aio_create(env, &o, &p->aio, &local) != WEIR_OK) goto done;
+    if (base_storage_identify(file, aio, base_aio_by_threads(p->aio), &s, &local) != WEIR_OK) goto done;
     base_file_drop_cache(file, 0, p->file_bytes);
     p->deadline = base_now(env) + seconds;
     if (measure_all(p, seconds, &s, &local) != WEIR_OK) goto done;

@@ -37,8 +37,9 @@ const char *base_storage_fs_text(uint64_t fs_type, char *buf);
 
 /* ---- remembering. `folder`: the user's cache folder of Weir, made where there is none. ---- */
 #define BASE_STORAGE_FILE "storage"
-/* True with *out filled when that file system was measured in the last fortnight with the same way of
- * reading. A file that is broken, too large, of another version or from the future counts as none. */
+/* True with *out filled when that file system was measured in the last fortnight with the way of reading that
+ * a queue with these options has here. A file that is broken, too large, of another version or from the
+ * future counts as none. */
 bool base_storage_recall(base_env *env, const char *folder, const base_file *file,
                          const base_aio_options *aio, base_storage *out);
 /* Puts an entry beside those of other file systems. The file is replaced in one step. */

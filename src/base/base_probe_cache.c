@@ -1,6 +1,6 @@
 /* What was measured of file systems, kept in one small text file of the user's cache folder:
  *
- *   weir-storage 1
+ *   weir-storage 2
  *   DEVICE TYPE BUFFERED THREADS RATE RANDOM LATENCY MEMORY DEPTH READ HALF IN_MEMORY SLOW WHEN
  *   ...
  *
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define HEAD           "weir-storage 1\n"
+#define HEAD           "weir-storage 2\n"
 #define FILE_MAX_BYTES ((size_t)64 << 10)
 #define MAX_ENTRIES    64
 #define MAX_AGE_S      (INT64_C(14) * 24 * 3600)
@@ -89,8 +89,9 @@ bool base_storage_recall(base_env *env, const char *folder, const base_file *fil
                          const base_aio_options *aio, base_storage *out)
 {
     base_storage wanted;
-    bool found = false;
-    if (base_storage_identify(file, aio, &wanted, NULL) != WEIR_OK) return false;
+    bool found = false, by_threads;
+    if (base_aio_ask_threads(env, aio, &by_threads, NULL) != WEIR_OK) return false;
+    if (base_storage_identify(file, aio, by_threads, &wanted, NULL) != WEIR_OK) return false;
     char *path = file_path(env, folder, NULL);
     base_storage *entries = base_alloc_array(env, BASE_TAG_IO, MAX_ENTRIES, sizeof *entries, NULL);
     uint32_t n = path != NULL && entries != NULL ? read_entries(env, path, entries) : 0;

@@ -322,13 +322,6 @@ weir_status mem_allocate_stream(mem_component *c, const mem_decision *d, weir_er
     return WEIR_OK;
 }
 
-static const char *reader_text(const mem_component *c)
-{
-    if (strcmp(base_aio_name(c->aio), "threads") == 0)
-        return c->buffered ? "threads buffered" : "threads direct";
-    return c->buffered ? "io_uring buffered" : "io_uring direct";
-}
-
 /* The decision behind a plan, when the plan is this component's. */
 static weir_status decide_again(mem_component *c, const mem_plan *plan, mem_decision *out, weir_error *err)
 {
@@ -347,7 +340,7 @@ static weir_status decide_again(mem_component *c, const mem_plan *plan, mem_deci
 
 void mem_finish_placing(mem_component *c, const mem_decision *d)
 {
-    c->stats.reader = c->maps != NULL ? "mapped" : reader_text(c);
+    c->stats.reader = c->maps != NULL ? "mapped" : base_aio_text(base_aio_by_threads(c->aio), c->buffered);
     for (uint32_t i = 0; i < c->n_weights; i++) mem_set_tiles(&c->weights[i], d->tile_target);
     /* Wholly resident: no reader, no thread, no queue stays (R5.8). */
     if (c->control == NULL) {
@@ -431,7 +424,7 @@ weir_status mem_place_rows(mem_component *c, const base_aio_options *aio, weir_e
     c->buffered = o.buffered;
     for (uint32_t i = 0; i < c->n_files; i++)
         c->buffered = c->buffered || base_file_direct_align(c->files[i]) == 0;
-    c->stats.reader = reader_text(c);
+    c->stats.reader = base_aio_text(base_aio_by_threads(c->aio), c->buffered);
     c->placed = true;
     return WEIR_OK;
 }

@@ -72,10 +72,7 @@ static void fill(const base_storage *s, bool fresh, weir_storage *out)
     };
     const char *name = base_storage_fs_text(s->fs_type, text);
     memcpy(out->file_system, name, base_min(strlen(name) + 1, sizeof out->file_system - 1));
-    if (s->threads)
-        out->reader = s->buffered ? "threads buffered" : "threads direct";
-    else
-        out->reader = s->buffered ? "io_uring buffered" : "io_uring direct";
+    out->reader = s->bytes_per_s > 0 ? base_aio_text(s->threads, s->buffered) : "none";
 }
 
 static weir_status measure(const weir_context *c, base_file *file, const base_aio_options *aio,

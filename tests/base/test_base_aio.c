@@ -384,6 +384,9 @@ static void without_io_uring_threads_read(void **state)
     assert_status(base_aio_create(fix->env, &options, &aio, &fix->err), WEIR_OK);
     assert_string_equal(base_aio_name(aio), "threads");
     assert_non_null(strstr(line, "io_uring is not available here: Operation not permitted"));
+    bool asked = false;
+    assert_status(base_aio_ask_threads(fix->env, &options, &asked, &fix->err), WEIR_OK);
+    assert_true(asked && base_aio_by_threads(aio));
     base_aio_destroy(aio);
     aio = NULL;
     options.backend = BASE_AIO_URING;
@@ -394,7 +397,17 @@ static void without_io_uring_threads_read(void **state)
     options.backend = BASE_AIO_AUTO;
     assert_status(base_aio_create(fix->env, &options, &aio, &fix->err), WEIR_OK);
     print_message("this machine reads by %s\n", base_aio_name(aio));
+    assert_status(base_aio_ask_threads(fix->env, &options, &asked, &fix->err), WEIR_OK);
+    assert_int_equal(asked, base_aio_by_threads(aio));
+    assert_int_equal(asked, strcmp(base_aio_name(aio), "threads") == 0);
     base_aio_destroy(aio);
+    options.backend = BASE_AIO_THREADS;
+    assert_status(base_aio_ask_threads(fix->env, &options, &asked, &fix->err), WEIR_OK);
+    assert_true(asked);
+    assert_string_equal(base_aio_text(true, true), "threads buffered");
+    assert_string_equal(base_aio_text(true, false), "threads direct");
+    assert_string_equal(base_aio_text(false, true), "io_uring buffered");
+    assert_string_equal(base_aio_text(false, false), "io_uring direct");
 }
 
 /* Makes io_uring_setup fail with EPERM in this process from now on, as containers' filters do. */

@@ -259,6 +259,38 @@ static void test_io_uring_refused(void **state)
     }
 }
 
+/* Reports name what read, and what was measured is remembered for that, not for what was asked for. */
+static void test_reader_is_told(void **state)
+{
+    fixture *f = *state;
+    char folder[160], kept[200];
+    snprintf(folder, sizeof folder, "%s/cache", f->folder);
+    snprintf(kept, sizeof kept, "%s/storage", folder);
+    assert_ok(f, weir_context_set(f->context, "cache_folder", folder, &f->err));
+    const char *path = make_model(f, "llama", 256);
+    weir_storage s = {.struct_size = sizeof s};
+    weir_model *m;
+    assert_ok(f, base_fault_parse(env_of(f), "io_uring:0:for_good", &f->err));
+    assert_ok(f, weir_storage_read(f->context, path, true, &s, &f->err));
+    assert_true(s.bytes_per_s > 0 && s.fresh && strncmp(s.reader, "threads ", 8) == 0);
+    double rate = s.bytes_per_s;
+    assert_ok(f, weir_storage_read(f->context, path, false, &s, &f->err));
+    assert_true(fabs(s.bytes_per_s / rate - 1) < 1e-6 && strncmp(s.reader, "threads ", 8) == 0);
+    base_fault_clear(env_of(f));
+    assert_ok(f, weir_context_set(f->context, "io.backend", "threads", &f->err));
+    assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
+    assert_ok(f, weir_model_storage(m, false, &s, &f->err));
+    assert_true(fabs(s.bytes_per_s / rate - 1) < 1e-6 && strncmp(s.reader, "threads ", 8) == 0);
+    weir_model_close(m);
+    assert_ok(f, weir_context_set(f->context, "io.backend", "io_uring", &f->err));
+    assert_ok(f, weir_storage_read(f->context, path, false, &s, &f->err));
+    assert_true(s.bytes_per_s == 0);
+    assert_string_equal(s.reader, "none");
+    assert_ok(f, weir_context_set(f->context, "io.backend", "auto", &f->err));
+    unlink(kept);
+    rmdir(folder);
+}
+
 /* ramfs is a file system whose files cannot be opened for direct reads. */
 static int live_on_ramfs(fixture *f, void *arg)
 {
@@ -348,6 +380,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_handles_stay_usable, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_probe, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_io_uring_refused, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_reader_is_told, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_direct_reads_refused, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("rt_storage", tests, NULL, NULL);
