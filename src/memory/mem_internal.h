@@ -130,7 +130,6 @@ typedef struct mem_entry {
 typedef struct mem_row_slot {
     mem_queued request;
     size_t index; /* of the row in the caller's list */
-    uint32_t row;
     uint32_t skip;
     bool reading;
     bool ended;

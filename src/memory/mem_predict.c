@@ -22,7 +22,6 @@ typedef struct play {
     const mem_component *c;
     const mem_decision *d;
     const mem_speed *speed;
-    double tile_rate;    /* of computing what streams */
     double now;          /* of the computation */
     double storage_free; /* when all that was queued has arrived */
     bool streams;
@@ -101,7 +100,7 @@ static void use_weight(play *p, uint32_t index)
         p->first = (p->first + 1) % MEM_MAX_ENTRIES;
         p->n--;
         read_ahead(p);
-        p->now += bytes / p->tile_rate;
+        p->now += bytes / p->speed->compute_bytes_per_s;
         p->used -= e.len;
     }
     read_ahead(p);
@@ -125,14 +124,12 @@ weir_status mem_plan_predict(const mem_component *c, const mem_plan *plan, const
 {
     mem_decision d;
     *seconds = 0;
-    if (!(speed->storage_bytes_per_s > 0) || !(speed->compute_bytes_per_s > 0) || !(speed->latency_s >= 0) ||
-        !(speed->tile_bytes_per_s >= 0))
+    if (!(speed->storage_bytes_per_s > 0) || !(speed->compute_bytes_per_s > 0) || !(speed->latency_s >= 0))
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "component %s: a rate that is not above zero",
                          c->name);
     weir_status status = mem_decide(c, plan->budget_bytes, &d, err);
     if (status != WEIR_OK) return status;
     play p = {.c = c, .d = &d, .speed = speed};
-    p.tile_rate = speed->tile_bytes_per_s > 0 ? speed->tile_bytes_per_s : speed->compute_bytes_per_s;
     if (c->n_weights == 0) return WEIR_OK;
     p.streams = d.plan.ring_bytes != 0;
     enter_weight(&p, &p.ahead, 0);

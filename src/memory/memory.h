@@ -106,8 +106,6 @@ typedef struct mem_speed {
     double storage_bytes_per_s; /* of large queued reads */
     double compute_bytes_per_s; /* weights worked off when all are in memory */
     double latency_s;           /* of one small read */
-    double tile_bytes_per_s;    /* weights worked off that stream, with what reading them costs the processor;
-                                 * 0: as all others */
 } mem_speed;
 /* Seconds of a pass in a long run of passes, by playing the ring through. Nothing is read. INVALID_ARGUMENT
  * for rates that are not above 0, BUDGET as mem_plan_make. */

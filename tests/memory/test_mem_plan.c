@@ -167,26 +167,6 @@ static void rings_follow_the_reader(void **state)
     close_fixture(f);
 }
 
-/* Tiles that stream may be slower to compute than what stays. */
-static void tiles_have_their_own_rate(void **state)
-{
-    (void)state;
-    fixture fix, *f = &fix;
-    double same, slower, whole;
-    open_model(f, 22, 2048, 5632, 2176, 5984);
-    mem_plan all = plan_of(f, UINT64_MAX), p = plan_of(f, all.whole_bytes / 2);
-    mem_speed s = {.storage_bytes_per_s = 1e12, .compute_bytes_per_s = 1e10};
-    assert_status(mem_plan_predict(f->c, &p, &s, &same, &f->err), WEIR_OK);
-    s.tile_bytes_per_s = 5e9;
-    assert_status(mem_plan_predict(f->c, &p, &s, &slower, &f->err), WEIR_OK);
-    assert_status(mem_plan_predict(f->c, &all, &s, &whole, &f->err), WEIR_OK);
-    assert_true(fabs(slower - same - (double)p.streamed_bytes / 1e10) < 0.01 * same);
-    assert_true(fabs(whole * 1e10 / (double)all.resident_bytes - 1) < 0.001);
-    s.tile_bytes_per_s = -1;
-    assert_status(mem_plan_predict(f->c, &p, &s, &slower, &f->err), WEIR_ERR_INVALID_ARGUMENT);
-    close_fixture(f);
-}
-
 static double seconds_of(fixture *f, const mem_plan *plan, double storage, double compute)
 {
     mem_speed speed = {.storage_bytes_per_s = storage, .compute_bytes_per_s = compute};
@@ -315,8 +295,7 @@ int main(void)
         cmocka_unit_test(plans_keep_the_budget),        cmocka_unit_test(too_small_a_budget_is_named),
         cmocka_unit_test(parts_are_what_the_rules_say), cmocka_unit_test(rings_fit_the_model),
         cmocka_unit_test(passes_are_predicted),         cmocka_unit_test(hostile_descriptions_are_refused),
-        cmocka_unit_test(rings_follow_the_reader),      cmocka_unit_test(tiles_have_their_own_rate),
-        cmocka_unit_test(an_empty_component_is_whole),
+        cmocka_unit_test(rings_follow_the_reader),      cmocka_unit_test(an_empty_component_is_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
