@@ -282,6 +282,11 @@ static int64_t read_some(base_env *env, int fd, uint64_t offset, void *buf, uint
     return n >= 0 ? n : -errno;
 }
 
+int64_t base_file_read_direct(const base_file *f, uint64_t offset, void *buf, uint64_t len)
+{
+    return read_some(f->env, f->direct_fd, offset, buf, len);
+}
+
 weir_status base_file_read(base_file *f, uint64_t offset, void *buf, size_t len, weir_error *err)
 {
     size_t got = 0;

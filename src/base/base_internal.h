@@ -44,6 +44,9 @@ int base_file_fd(const base_file *f);
 int base_file_direct_fd(const base_file *f);
 /* As base_file_check, but asks the open descriptor only and not the path: cheap enough for every read. */
 weir_status base_file_check_open(const base_file *f, weir_error *err);
+/* One pread past the page cache, where base_file_direct_align is not 0: bytes, or -errno. Offset, length and
+ * address are multiples of it. */
+int64_t base_file_read_direct(const base_file *f, uint64_t offset, void *buf, uint64_t len);
 /* The error of a read that met the end of the file: FILE_CHANGED when the file shrank since, else TRUNCATED.
  */
 weir_status base_file_fail_end(const base_file *f, uint64_t offset, uint64_t wanted, uint64_t got,

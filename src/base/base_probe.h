@@ -15,15 +15,16 @@ typedef struct base_storage {
     double latency_s;          /* of one read of 4 KiB by itself */
     double memory_bytes_per_s; /* a copy in memory, in the same moment */
     uint32_t depth;            /* reads in flight from which on more brings nothing */
-    uint64_t read_bytes;       /* likewise of a read's size; the largest one where storage is slow */
+    uint64_t read_bytes;       /* likewise of a read's size; large where storage is slow */
     uint64_t half_rate_bytes;  /* with so many bytes in flight storage gives half of its rate */
     bool in_memory;            /* as quick as memory: tmpfs, or pages that the kernel has cached */
     bool slow;                 /* seeks or a network: large reads pay */
     int64_t when;              /* seconds since 1970 */
 } base_storage;
 
-/* Reads for at most about `seconds` and max_bytes. The file's pages are dropped from the page cache first;
- * nothing is left there. Needs up to 32 MiB under IO while it runs, less where the budget has no room.
+/* Reads for at most about `seconds` and max_bytes; of slow storage up to three times as long, and where the
+ * largest reads need longer, for a few rounds of them. The file's pages are dropped from the page cache
+ * first; nothing is left there. Needs up to 32 MiB under IO while it runs, less where the budget has no room.
  * Errors: those of reading, OUT_OF_MEMORY and BUDGET where not even 1 MiB is free. */
 weir_status base_storage_measure(base_env *env, base_file *file, const base_aio_options *aio, double seconds,
                                  uint64_t max_bytes, base_storage *out, weir_error *err);

@@ -92,6 +92,131 @@ static void measured_where_better_ways_are_refused(void **state)
     base_file_close(file);
 }
 
+/* ---- storage that is made up: its own clock moves when a read is queued and when it arrives ---- */
+
+#define SIM_QUEUE 64
+
+typedef struct sim {
+    double now;
+    double latency;  /* of any read; all wait side by side */
+    double service;  /* of a queued read, whatever its size; one after the other */
+    double bunch;    /* not 0: reads arrive at multiples of it only */
+    double queueing; /* what the queue itself takes for each read */
+    double free_at;  /* when it can serve the next one */
+    double due[SIM_QUEUE];
+    uint32_t first, n;
+} sim;
+
+static double sim_clock(void *arg)
+{
+    return ((sim *)arg)->now;
+}
+
+static void sim_submit(void *arg)
+{
+    sim *s = arg;
+    s->now += s->queueing;
+    s->free_at = (s->free_at > s->now ? s->free_at : s->now) + s->service;
+    assert_true(s->n < SIM_QUEUE);
+    double due = s->free_at + s->latency;
+    if (s->bunch > 0) due = (double)((uint64_t)(due / s->bunch) + 1) * s->bunch;
+    s->due[(s->first + s->n++) % SIM_QUEUE] = due;
+}
+
+/* Reads that arrive, in the order in which they were queued, and those past the queue. */
+static void sim_read(void *arg)
+{
+    sim *s = arg;
+    double due = s->now + s->latency;
+    if (s->n != 0) {
+        due = s->due[s->first];
+        s->first = (s->first + 1) % SIM_QUEUE;
+        s->n--;
+    }
+    if (due > s->now) s->now = due;
+}
+
+static void measure_sim(fixture *fix, sim *s, base_storage *out)
+{
+    base_file *file = some_file(fix, "m", 8 << 20);
+    const base_aio_options threads = {.backend = BASE_AIO_THREADS, .depth = 64};
+    const base_fault_rule rules[] = {
+        {.site = BASE_FAULT_SUBMIT, .for_good = true, .passes = true, .hold = sim_submit, .hold_arg = s},
+        {.site = BASE_FAULT_READ, .for_good = true, .passes = true, .hold = sim_read, .hold_arg = s}};
+    for (int i = 0; i < 2; i++) assert_status(base_fault_arm(fix->env, &rules[i], &fix->err), WEIR_OK);
+    fix->env->clock_fn = sim_clock;
+    fix->env->clock_arg = s;
+    assert_status(base_storage_measure(fix->env, file, &threads, 1.2, UINT64_C(8) << 30, out, &fix->err),
+                  WEIR_OK);
+    fix->env->clock_fn = NULL;
+    base_fault_clear(fix->env);
+    assert_true(out->random_bytes_per_s > 0 && out->random_bytes_per_s <= out->bytes_per_s);
+    base_file_close(file);
+}
+
+static void assert_about(double got, double wanted, double share)
+{
+    if (!(got > wanted * (1 - share) && got < wanted * (1 + share)))
+        fail_msg("%g, wanted about %g", got, wanted);
+}
+
+/* Slow storage gets the largest reads, as many at once as it has use for, and the rate is what was measured
+ * with just these. */
+static void slow_storage_is_measured_as_it_is_read(void **state)
+{
+    static const struct {
+        sim s;
+        double rate;
+        uint32_t depth;
+        double share; /* that the rate may be off */
+        double most_seconds;
+    } cases[] = {
+        /* A network: late, but as much at once as one likes. */
+        {{.latency = 0.04}, 8 * 0x1p22 / 0.04, 8, 1e-6, 3},
+        /* Late and narrow: two reads at once hide the latency. */
+        {{.latency = 0.04, .service = 0.042}, 0x1p22 / 0.042, 2, 1e-6, 3},
+        /* A card: at once, but narrow. */
+        {{.latency = 0.0002, .service = 0.05}, 0x1p22 / 0.05, 2, 1e-6, 4},
+        /* A quota that is handed out ten times a second. */
+        {{.latency = 0.0002, .service = 0.028, .bunch = 0.1}, 0x1p22 / 0.028, 4, 0.05, 4},
+        /* So late that there is time for one look only: the small read, and two rounds of large ones. */
+        {{.latency = 3}, 2 * 0x1p22 / 3, 2, 1e-6, 9.5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sim s = cases[i].s;
+        base_storage got = {0};
+        measure_sim(*state, &s, &got);
+        assert_true(got.slow && !got.in_memory);
+        assert_int_equal(got.read_bytes, 4 << 20);
+        assert_int_equal(got.depth, cases[i].depth);
+        assert_about(got.bytes_per_s, cases[i].rate, cases[i].share);
+        assert_about(got.latency_s, cases[i].s.latency, 1e-6);
+        assert_true(s.now < cases[i].most_seconds);
+    }
+}
+
+/* A disk that wants large reads, two at once, and is not slow. */
+static void quick_storage_is_not_slow(void **state)
+{
+    sim s = {.latency = 0.0001, .service = 0.0005};
+    base_storage got = {0};
+    measure_sim(*state, &s, &got);
+    assert_false(got.slow);
+    assert_int_equal(got.read_bytes, 4 << 20);
+    assert_int_equal(got.depth, 2);
+    assert_about(got.bytes_per_s, 0x1p22 / 0.0005, 0.01);
+    assert_true(s.now < 2);
+}
+
+/* The time of a small read is the storage's, not that of a queue whose threads must be woken. */
+static void the_latency_is_that_of_the_storage(void **state)
+{
+    sim s = {.latency = 3e-6, .queueing = 1e-4};
+    base_storage got = {0};
+    measure_sim(*state, &s, &got);
+    assert_about(got.latency_s, 3e-6, 1e-3);
+}
+
 /* X5: each site fails once; the documented error or a result, and nothing is left in the ledger. */
 static void measuring_fails_cleanly(void **state)
 {
@@ -317,6 +442,9 @@ int main(void)
         TEST(measured_file_of_a_few_bytes),
         TEST(measured_within_a_budget),
         TEST(measured_where_better_ways_are_refused),
+        TEST(slow_storage_is_measured_as_it_is_read),
+        TEST(quick_storage_is_not_slow),
+        TEST(the_latency_is_that_of_the_storage),
         TEST(measuring_fails_cleanly),
         TEST(remembered),
         TEST(what_is_wrong_is_not_remembered),
