@@ -38,6 +38,14 @@ printf 'one two three\none two three\n' | "$weir" chat -m "$tmp/m.gguf" -n 20 --
 printf 'one two three\none two three\n' | "$weir" chat -m "$tmp/m.gguf" -n 20 --quiet --draft "$tmp/d.gguf" >"$tmp/on" 2>/dev/null
 check "chat with a draft says the same" '[ -s "$tmp/off" ] && cmp -s "$tmp/on" "$tmp/off"'
 
+# A quarter of the budget would do for less context than the model has.
+tiny llama Q8_0 "$tmp/long.gguf" --ctx 4096 && tiny llama Q8_0 "$tmp/wide.gguf" --ctx 4096 --layers 8 --kv-heads 4
+words=$(for i in $(seq 200); do printf 'one two three four '; done)
+for mem in "--mem 170MiB" "--mem 170MiB --draft-mem 30MiB"; do
+    "$weir" run -m "$tmp/long.gguf" -n 8 --ignore-end --raw --json $mem --speculate draft --draft "$tmp/wide.gguf" -p "$words" >"$tmp/out" 2>/dev/null
+    check "the draft has the model's context where its share allows ($mem)" '[ "$(field prompt_tokens "$tmp/out")" = 2600 ] && { [ "$(field drafted "$tmp/out")" -gt 0 ] || [ "$mem" != "--mem 170MiB" ]; }'
+done
+
 refuse "a draft of another vocabulary" 2 "has 1000 tokens, the draft .* has 900" $run x --draft "$tmp/other.gguf"
 refuse "a draft that is not there" 1 "nowhere" $run x --draft "$tmp/nowhere.gguf"
 refuse "a draft that does not fit its share" 1 "at least" $run x --draft "$tmp/d.gguf" --draft-mem 1MiB
