@@ -17,8 +17,8 @@ void base_buf_finish(base_buf *b)
     b->len = b->cap = 0;
 }
 
-/* Makes room for `more` bytes and the NUL behind them. */
-static weir_status make_room(base_buf *b, size_t more, weir_error *err)
+/* The NUL behind them counted. */
+weir_status base_buf_reserve(base_buf *b, size_t more, weir_error *err)
 {
     uint64_t wanted;
     if (!base_add(b->len, more, &wanted) || !base_add(wanted, 1, &wanted))
@@ -39,7 +39,7 @@ static weir_status make_room(base_buf *b, size_t more, weir_error *err)
 
 weir_status base_buf_append(base_buf *b, const void *data, size_t bytes, weir_error *err)
 {
-    weir_status status = make_room(b, bytes, err);
+    weir_status status = base_buf_reserve(b, bytes, err);
     if (status != WEIR_OK) return status;
     if (bytes != 0) memcpy(b->data + b->len, data, bytes);
     b->len += bytes;
@@ -55,7 +55,7 @@ weir_status base_buf_printf(base_buf *b, weir_error *err, const char *format, ..
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
     weir_status status = n < 0 ? base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "a text could not be formatted")
-                               : make_room(b, (size_t)n, err);
+                               : base_buf_reserve(b, (size_t)n, err);
     if (status == WEIR_OK) {
         vsnprintf(b->data + b->len, (size_t)n + 1, format, again);
         b->len += (size_t)n;

@@ -14,6 +14,8 @@ typedef struct base_buf {
 
 void base_buf_init(base_buf *b, base_env *env, base_tag tag);
 void base_buf_finish(base_buf *b); /* frees; b may be zeroed */
+/* Room for `more` bytes: appending them then cannot fail. */
+weir_status base_buf_reserve(base_buf *b, size_t more, weir_error *err);
 weir_status base_buf_append(base_buf *b, const void *data, size_t bytes, weir_error *err);
 weir_status base_buf_printf(base_buf *b, weir_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

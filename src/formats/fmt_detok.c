@@ -3,7 +3,9 @@
 
 #include <string.h>
 
-#define SPACE_MARK "\xe2\x96\x81"
+#define SPACE_MARK        "\xe2\x96\x81"
+#define REPLACEMENT       "\xef\xbf\xbd"
+#define REPLACEMENT_BYTES 3
 
 /* Bytes that the sequence beginning at p still lacks; 0: it is complete or cannot become valid. */
 static bool is_unfinished(const unsigned char *p, size_t n)
@@ -31,7 +33,7 @@ static weir_status emit(fmt_detok *d, const char *bytes, size_t n, base_buf *out
             if (len > 0) {
                 status = base_buf_append(out, d->pending, len, err);
             } else {
-                status = base_buf_append(out, "\xef\xbf\xbd", 3, err);
+                status = base_buf_append(out, REPLACEMENT, REPLACEMENT_BYTES, err);
                 len = 1;
             }
             memmove(d->pending, d->pending + len, d->n_pending - len);
@@ -114,7 +116,30 @@ weir_status fmt_detok_flush(const fmt_tokenizer *t, fmt_detok *d, base_buf *out,
 {
     (void)t;
     weir_status status = WEIR_OK;
-    if (d->n_pending > 0) status = base_buf_append(out, "\xef\xbf\xbd", 3, err);
+    if (d->n_pending > 0) status = base_buf_append(out, REPLACEMENT, REPLACEMENT_BYTES, err);
     d->n_pending = 0;
+    return status;
+}
+
+/* A byte gives itself or a replacement character: as part of a whole character the one, else the other. Bytes
+ * that wait may turn out either way, and those that other tokens' would have completed stand alone here, so
+ * no text makes more of a token than this. */
+weir_status fmt_detok_measure(fmt_tokenizer *t, weir_error *err)
+{
+    weir_status status = WEIR_OK;
+    base_buf text;
+    base_buf_init(&text, t->env, BASE_TAG_TOKENIZER);
+    t->most_text = 0;
+    for (uint32_t id = 0; id < t->vocab.n && status == WEIR_OK; id++) {
+        uint32_t stored;
+        fmt_tok_text(&t->vocab, id, &stored);
+        if (REPLACEMENT_BYTES * (uint64_t)stored <= t->most_text) continue;
+        fmt_detok d = {.started = true};
+        text.len = 0;
+        status = fmt_detok_push(t, &d, (int32_t)id, &text, err);
+        uint64_t most = text.len + REPLACEMENT_BYTES * (uint64_t)d.n_pending;
+        t->most_text = (uint32_t)base_max(t->most_text, base_min(most, UINT32_MAX));
+    }
+    base_buf_finish(&text);
     return status;
 }

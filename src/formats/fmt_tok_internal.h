@@ -107,7 +107,8 @@ struct fmt_tokenizer {
     bool leftmost_specials; /* tokenizer.json's order: leftmost, then longest; else longest first over the
                                whole text */
     bool nfc, nfkc, lowercase, strip_accents, fuse_unk;
-    bool strip_left; /* detokenization drops one leading space */
+    bool strip_left;    /* detokenization drops one leading space */
+    uint32_t most_text; /* bytes that a token adds to a text at most */
     int32_t byte_ids[256];
     float unknown_score;     /* unigram */
     uint8_t no_cut[32];      /* bytes behind which a token goes on with U+2581: no cut between the two */
@@ -120,6 +121,9 @@ struct fmt_tokenizer {
     uint32_t n_ends;
     char *chat_template; /* from tokenizer_config.json; NULL: look in the model's metadata */
 };
+
+/* fmt_detok.c: sets most_text. */
+weir_status fmt_detok_measure(fmt_tokenizer *t, weir_error *err);
 
 /* What a failed allocation returns: base_alloc has filled *err. */
 static inline weir_status fmt_tok_no_memory(const weir_error *err)

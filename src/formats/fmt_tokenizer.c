@@ -140,8 +140,9 @@ weir_status fmt_tok_settle(fmt_tokenizer *t, const fmt_model *m, weir_error *err
     weir_status status = find_bytes(t, err);
     if (status == WEIR_OK) status = find_ends(t, m, err);
     if (status == WEIR_OK) status = fmt_tok_special_index(t, err);
-    if (status == WEIR_OK) measure(t);
-    return status;
+    if (status != WEIR_OK) return status;
+    measure(t);
+    return fmt_detok_measure(t, err);
 }
 
 weir_status fmt_tokenizer_create(base_env *env, const fmt_model *m, fmt_tokenizer **out, weir_error *err)
@@ -187,6 +188,7 @@ void fmt_tokenizer_get_info(const fmt_tokenizer *t, fmt_tokenizer_info *out)
         .kind = kinds[t->kind],
         .pre = t->pre,
         .n_vocab = t->vocab.n,
+        .most_text = t->most_text,
         .bos = t->bos,
         .eos = t->eos,
         .eot = t->eot,

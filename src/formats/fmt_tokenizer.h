@@ -20,6 +20,7 @@ typedef struct fmt_tokenizer_info {
     const char *kind; /* "bpe", "spm", "unigram", "wordpiece" */
     const char *pre;  /* pre-tokenizer's name, "" where there is none */
     uint32_t n_vocab;
+    uint32_t most_text; /* a text of n tokens, special ones silent, has at most n times so many bytes */
     int32_t bos, eos, eot, unk, pad; /* -1: none */
     bool add_bos, add_eos;           /* what the model asks for */
 } fmt_tokenizer_info;

@@ -31,6 +31,24 @@ static void buffers_grow_and_stay_terminated(void **state)
     free(data);
 }
 
+/* Appending what was reserved needs nothing more. */
+static void buffers_reserve(void **state)
+{
+    fixture *fix = *state;
+    base_buf b;
+    base_buf_init(&b, fix->env, BASE_TAG_RUNTIME);
+    assert_status(base_buf_reserve(&b, 1000, &fix->err), WEIR_OK);
+    base_fault_rule rule = rule_of(BASE_FAULT_HOST_ALLOC, 0, true);
+    assert_status(base_fault_arm(fix->env, &rule, &fix->err), WEIR_OK);
+    for (int i = 0; i < 1000; i++) assert_status(base_buf_append(&b, "x", 1, &fix->err), WEIR_OK);
+    assert_int_equal(strlen(b.data), 1000);
+    assert_int_equal(b.cap, 1001);
+    assert_int_equal(base_buf_append(&b, "x", 1, &fix->err), WEIR_ERR_OUT_OF_MEMORY);
+    assert_int_equal(base_buf_reserve(&b, SIZE_MAX, &fix->err), WEIR_ERR_OUT_OF_MEMORY);
+    base_fault_clear(fix->env);
+    base_buf_finish(&b);
+}
+
 static void buffers_print(void **state)
 {
     fixture *fix = *state;
@@ -142,6 +160,7 @@ static void log_and_clock_can_be_replaced(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(buffers_grow_and_stay_terminated),    TEST(buffers_reserve),
         TEST(buffers_grow_and_stay_terminated),    TEST(buffers_print),
         cmocka_unit_test(types_have_their_blocks), cmocka_unit_test(random_numbers_are_pcg32),
         cmocka_unit_test(hash_is_fnv_1a),          TEST(log_and_clock_can_be_replaced),

@@ -207,6 +207,53 @@ static void test_ends(void **state)
     unload(&l);
 }
 
+/* No text has more bytes than its tokens times what one is said to give at most. */
+static void check_most(const loaded *l, uint32_t want, uint64_t seed)
+{
+    fmt_tokenizer_info info;
+    fmt_tokenizer_get_info(l->tok, &info);
+    assert_int_equal(info.most_text, want);
+    base_rng rng;
+    base_rng_seed(&rng, seed, 1);
+    for (uint32_t id = 0; id < info.n_vocab; id++) {
+        int32_t ids[4] = {(int32_t)id};
+        uint32_t n = 1 + base_rng_u32(&rng) % 4;
+        for (uint32_t i = 1; i < n; i++) ids[i] = (int32_t)(base_rng_u32(&rng) % info.n_vocab);
+        base_buf out;
+        detokenize(l, ids, n, false, &out);
+        assert_true(out.len <= (size_t)n * want);
+        base_buf_finish(&out);
+    }
+}
+
+static void test_most(void **state)
+{
+    (void)state;
+    loaded l = load_shared("gpt-2");
+    check_most(&l, 128, 21);
+    unload(&l);
+    l = load_shared("llama-spm");
+    check_most(&l, 27, 22);
+    unload(&l);
+    /* Three bytes that are no UTF-8 become three replacement characters; the special token is silent. */
+    static const char *const tokens[] = {"a", "\xc4\xa2\xc4\xa2\xc4\xa2", "\xc3\xa2\xc4\xa4",
+                                         "<|a long special token|>"};
+    static const int32_t types[] = {1, 1, 1, 3};
+    static const char *const merges[] = {"a a"};
+    const vocab_spec spec = {.model = "gpt2",
+                             .pre = "gpt-2",
+                             .tokens = tokens,
+                             .n_tokens = 4,
+                             .merges = merges,
+                             .n_merges = 0,
+                             .types = types,
+                             .n_types = 4};
+    weir_error err = {0};
+    require_ok(try_vocab(&spec, &l, &err), &err);
+    check_most(&l, 9, 23);
+    unload(&l);
+}
+
 /* Random valid UTF-8, from all planes and with a liking for what tokenizers treat specially. */
 static size_t random_text(base_rng *rng, char *out, size_t cap)
 {
@@ -295,15 +342,11 @@ static void test_round_trip_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream_bpe),
-        cmocka_unit_test(test_stream_spm),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_spaces_spm),
-        cmocka_unit_test(test_special),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_round_trip_gpt2),
-        cmocka_unit_test(test_round_trip_spm),
-        cmocka_unit_test(test_round_trip_models),
+        cmocka_unit_test(test_stream_bpe),     cmocka_unit_test(test_stream_spm),
+        cmocka_unit_test(test_bytes),          cmocka_unit_test(test_spaces_spm),
+        cmocka_unit_test(test_special),        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_most),           cmocka_unit_test(test_round_trip_gpt2),
+        cmocka_unit_test(test_round_trip_spm), cmocka_unit_test(test_round_trip_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
