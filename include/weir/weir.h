@@ -456,7 +456,7 @@ typedef struct weir_generate_options {
      * one session are 16 at most. */
     uint32_t speculate_tokens;
     bool ignore_end; /* go on past end tokens (benchmarks) */
-    /* Complete UTF-8 text as it comes; false stops. May be NULL. */
+    /* Complete UTF-8 text as it comes; false stops, and it is not called again. May be NULL. */
     bool (*on_text)(void *arg, const char *text, size_t len);
     void *arg;
     /* Progress of a long prefill; may be NULL. */

@@ -10,15 +10,18 @@ void weir_generate_options_init(weir_generate_options *o)
     weir_sampling_init(&o->sampling);
 }
 
-static weir_status check_options(weir_generate_options *o, size_t n, weir_error *err)
+/* Whoever has an older version of the struct has less of it, so nothing is read before its size. */
+static weir_status read_options(const weir_generate_options *given, weir_generate_options *o, weir_error *err)
 {
-    if (!RT_IS(weir_generate_options, o, err)) return err->code;
+    weir_generate_options_init(o);
+    if (given == NULL) return WEIR_OK;
+    if (!RT_IS(weir_generate_options, given, err)) return err->code;
+    *o = *given;
     if ((unsigned)o->speculate > WEIR_SPECULATE_DRAFT)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "speculate is %d; there is no such mode",
                          (int)o->speculate);
     if (o->speculate_tokens == 0 || o->speculate_tokens > RT_GUESSES_MAX)
         o->speculate_tokens = RT_GUESSES_MAX;
-    if (n == 0) return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "the prompt has no tokens");
     return WEIR_OK;
 }
 
@@ -131,11 +134,10 @@ static weir_status begin(weir_session *s, const int32_t *prompt, size_t n, const
 {
     *out = NULL;
     weir_generate_options options;
-    weir_generate_options_init(&options);
-    if (o != NULL) options = *o;
-    weir_status status = check_options(&options, n, err);
+    weir_status status = read_options(o, &options, err);
     if (status == WEIR_OK) status = rt_session_check(s, err);
     if (status != WEIR_OK) return status;
+    if (n == 0) return base_fail(err, WEIR_ERR_INVALID_ARGUMENT, "the prompt has no tokens");
     if (options.speculate == WEIR_SPECULATE_DRAFT && s->draft == NULL)
         return base_fail(err, WEIR_ERR_INVALID_ARGUMENT,
                          "speculate is DRAFT, and the session has no draft model (weir_session_set_draft)");
@@ -194,7 +196,7 @@ static weir_status give(weir_answer *a, weir_result *out, weir_error *err)
     /* An empty append makes sure that there is a NUL-terminated text. */
     if (status == WEIR_OK && a->text.data == NULL) status = base_buf_append(&a->text, "", 0, err);
     if (status != WEIR_OK) return status;
-    tell(a);
+    if (!a->done || a->stop != WEIR_STOP_CALLER) tell(a);
     *out = a->result;
     out->tokens = a->tokens;
     out->n_tokens = a->n_tokens;

@@ -2,6 +2,8 @@
  * budget. */
 #include "rt_test.h"
 
+#include <sys/mman.h>
+
 static int32_t *tokens_of(fixture *f, weir_model *m, const char *text, size_t *n)
 {
     int32_t *tokens;
@@ -199,6 +201,69 @@ static void test_caller_stops(void **state)
     weir_model_close(m);
 }
 
+/* A character that is not whole yet when on_text has heard enough goes into the result alone. */
+static bool hear_until_bad(void *arg, const char *text, size_t len)
+{
+    listener *l = arg;
+    assert_int_equal(l->calls, 0); /* not called again once it wanted no more */
+    l->len += len;
+    if (strstr(text, "\xef\xbf\xbd") != NULL) l->calls++;
+    return l->calls == 0;
+}
+
+static void test_stop_is_final(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama");
+    weir_session *s = tiny_session(f, m, 100);
+    size_t n, n_waited = 0;
+    int32_t *prompt = tokens_of(f, m, "a b c", &n);
+    weir_generate_options o = greedy(60);
+    o.on_text = hear_until_bad;
+    o.sampling.temperature = 2;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        static listener l;
+        weir_result r;
+        l = (listener){0};
+        o.arg = &l;
+        o.sampling.seed = seed;
+        weir_session_reset(s);
+        assert_ok(f, weir_generate(s, prompt, n, &o, &r, &f->err));
+        if (r.stop == WEIR_STOP_CALLER) {
+            assert_int_equal(l.calls, 1);
+            n_waited += r.text_len == l.len + 3;
+        }
+        weir_result_finish(m, &r);
+    }
+    assert_true(n_waited > 0);
+    weir_free(m, prompt);
+    weir_session_destroy(s);
+    weir_model_close(m);
+}
+
+/* Of options from before a field was added nothing is read behind their end. */
+static void test_older_options(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_tiny(f, "llama");
+    weir_session *s = tiny_session(f, m, 64);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), old = sizeof(weir_generate_options) - 16;
+    char *two = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(two != MAP_FAILED);
+    assert_int_equal(mprotect(two + page, page, PROT_NONE), 0);
+    weir_generate_options o = greedy(4);
+    o.struct_size = old;
+    void *at = two + page - old;
+    memcpy(at, &o, old);
+    const int32_t prompt[] = {1, 2, 3};
+    weir_result r;
+    assert_int_equal(weir_generate(s, prompt, 3, at, &r, &f->err), WEIR_ERR_INVALID_ARGUMENT);
+    assert_mentions(f->err.message, "weir_generate_options");
+    munmap(two, 2 * page);
+    weir_session_destroy(s);
+    weir_model_close(m);
+}
+
 static void test_chat_tokens(void **state)
 {
     fixture *f = *state;
@@ -368,6 +433,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stops, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_streamed_text, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_caller_stops, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_stop_is_final, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_older_options, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_chat_tokens, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_describes, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_profile, fixture_setup, fixture_teardown),
