@@ -487,15 +487,17 @@ WEIR_API void weir_result_finish(weir_model *m, weir_result *r);
 /* The same in steps, for servers: several answers share one pass over the weights at every step. They may
  * begin and end between any two steps; each gets the tokens, hash and text that weir_generate gives it alone.
  * The session must not be used otherwise until its answer is ended. Errors as weir_generate, before the first
- * step. */
+ * step; BUDGET among them, since an answer takes the memory for all of its max_tokens when it begins (a plan
+ * has it for every session), so that one that has begun can always be ended. */
 typedef struct weir_answer weir_answer;
 WEIR_API weir_status weir_answer_begin(weir_session *s, const int32_t *prompt, size_t n,
                                        const weir_generate_options *o, weir_answer **out, weir_error *err);
 /* One pass for those of n answers of one model that are not done, at most max_batch of them: a token, several
  * where guesses were right, or the next part of a prompt. prefill_rows: most tokens of prompts in this pass,
- * so that answers under way do not wait long; 0: as many as the plan has room for. On an error no sequence
- * has changed, and the step may be tried again. What goes wrong with one answer alone, such as logits that
- * are no numbers, ends that one: weir_answer_end tells. weir_model_cancel ends all of a step. */
+ * so that answers under way do not wait long; 0: as many as the plan has room for. Where they are used up,
+ * each further prompt still comes on by one token. On an error no sequence has changed, and the step may be
+ * tried again. What goes wrong with one answer alone, such as logits that are no numbers, ends that one:
+ * weir_answer_end tells. weir_model_cancel ends all of a step. */
 WEIR_API weir_status weir_answers_step(weir_answer *const *answers, size_t n, uint32_t prefill_rows,
                                        weir_error *err);
 WEIR_API bool weir_answer_done(const weir_answer *a);

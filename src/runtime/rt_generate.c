@@ -79,6 +79,28 @@ weir_status rt_answer_take(weir_answer *a, const float *logits, weir_error *err)
 
 /* ---- beginning ---- */
 
+/* An answer is given all that it can need when it begins: what it has can then always be handed over, whoever
+ * takes the rest of the budget meanwhile. */
+static weir_status take_room(weir_answer *a, weir_error *err)
+{
+    base_env *env = a->session->model->env;
+    uint64_t bytes;
+    a->tokens = base_alloc_array(env, BASE_TAG_RUNTIME, base_max(a->max_tokens, 1), sizeof *a->tokens, err);
+    if (a->tokens == NULL) return err->code;
+    if (!base_mul(a->max_tokens, a->tokenizer != NULL ? a->session->model->text->most_text : 0, &bytes))
+        return base_fail(err, WEIR_ERR_OUT_OF_MEMORY, "the text of %zu tokens is more than memory can hold",
+                         a->max_tokens);
+    weir_status status = base_buf_reserve(&a->text, bytes, err);
+    return status == WEIR_OK ? base_buf_append(&a->text, "", 0, err) : status;
+}
+
+uint64_t rt_answer_bytes(const weir_model *m, uint32_t ctx_tokens)
+{
+    enum { SMALLEST_TEXT = 64, HEADERS = 3 * 16 }; /* as the ledger counts three blocks */
+    uint64_t each = sizeof(int32_t) + (uint64_t)m->text->most_text;
+    return rt_add(sizeof(weir_answer) + SMALLEST_TEXT + HEADERS, rt_mul(ctx_tokens, each));
+}
+
 /* Without a tokenizer tokens are all there is, and nothing ends an answer. */
 static weir_status find_tokenizer(weir_answer *a, weir_error *err)
 {
@@ -95,19 +117,16 @@ static weir_status find_tokenizer(weir_answer *a, weir_error *err)
 static weir_status answer_begin(weir_answer *a, const int32_t *prompt, size_t n, weir_error *err)
 {
     weir_session *s = a->session;
-    base_env *env = s->model->env;
     weir_status status = find_tokenizer(a, err);
     if (status != WEIR_OK) return status;
     uint32_t ctx = s->model->run->plan.view.ctx_tokens;
     uint64_t room = ctx > s->n_tokens + n ? ctx - s->n_tokens - n : 0;
     a->max_tokens = (size_t)base_min(a->options.max_tokens, room);
-    base_buf_init(&a->text, env, BASE_TAG_RUNTIME);
     a->hash = WEIR_HASH_SEED;
     a->stop = WEIR_STOP_LENGTH;
-    a->tokens = base_alloc_array(env, BASE_TAG_RUNTIME, base_max(a->max_tokens, 1), sizeof *a->tokens, err);
-    if (a->tokens == NULL) return err->code;
     status = rt_draw_begin(&a->draw, &a->options.sampling, err);
     if (status == WEIR_OK) status = rt_session_check_tokens(s, prompt, n, err);
+    if (status == WEIR_OK) status = take_room(a, err);
     if (status != WEIR_OK) return status;
     a->n_before = s->n_tokens;
     a->n_cached = s->n_cached;
@@ -148,6 +167,7 @@ static weir_status begin(weir_session *s, const int32_t *prompt, size_t n, const
     if (a == NULL) return err->code;
     a->session = s;
     a->options = options;
+    base_buf_init(&a->text, s->model->env, BASE_TAG_RUNTIME);
     a->start = a->decode_start = a->end = base_now(s->model->env);
     weir_error failure = {0};
     status = answer_begin(a, prompt, n, &failure);
@@ -184,28 +204,35 @@ bool weir_answer_done(const weir_answer *a)
 
 /* ---- ending ---- */
 
+/* Gives back what was not needed; where that is refused, the block stays as it is. */
+static void *shrink(base_env *env, void *p, size_t bytes)
+{
+    weir_error none;
+    void *less = base_realloc(env, BASE_TAG_RUNTIME, p, bytes, &none);
+    return less != NULL ? less : p;
+}
+
 /* Moves the answer into the result; out owns it from here. */
 static weir_status give(weir_answer *a, weir_result *out, weir_error *err)
 {
+    base_env *env = a->session->model->env;
     weir_status status = WEIR_OK;
     if (a->failure.code != WEIR_OK) {
         *err = a->failure;
         return err->code;
     }
     if (a->tokenizer != NULL) status = fmt_detok_flush(a->tokenizer, &a->detok, &a->text, err);
-    /* An empty append makes sure that there is a NUL-terminated text. */
-    if (status == WEIR_OK && a->text.data == NULL) status = base_buf_append(&a->text, "", 0, err);
     if (status != WEIR_OK) return status;
     if (!a->done || a->stop != WEIR_STOP_CALLER) tell(a);
     *out = a->result;
-    out->tokens = a->tokens;
+    out->tokens = shrink(env, a->tokens, base_max(a->n_tokens, 1) * sizeof *a->tokens);
     out->n_tokens = a->n_tokens;
-    out->text = a->text.data;
+    out->text = shrink(env, a->text.data, a->text.len + 1);
     out->text_len = a->text.len;
     out->stop = a->done ? a->stop : WEIR_STOP_CALLER;
     out->logits_hash = a->hash;
     a->tokens = NULL;
-    base_buf_init(&a->text, a->session->model->env, BASE_TAG_RUNTIME);
+    base_buf_init(&a->text, env, BASE_TAG_RUNTIME);
     return WEIR_OK;
 }
 

@@ -74,6 +74,7 @@ typedef struct rt_crew {
 typedef struct rt_text {
     fmt_tokenizer *tokenizer; /* NULL: not tried yet, or there is none */
     weir_error why_none;      /* code OK: not tried yet */
+    uint32_t most_text;       /* bytes that a token adds to an answer at most; 0: there is no tokenizer */
     bool chat_tried;
     fmt_chat chat;
     weir_error why_no_chat; /* code OK: chat is valid once tried */
@@ -253,7 +254,6 @@ weir_status rt_least_reserve(const weir_context *c, const base_memory_limits *li
 
 /* ---- rt_plan.c ---- */
 weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err);
-/* The device, and its memory added to *before. */
 /* The plan for options on a device. OK with view.fits = false where the budget does not suffice; then `err`
  * is filled with the advice all the same. `before`: rt_ledger_read without what this load will allocate. */
 weir_status rt_plan_make(weir_model *m, const rt_options *o, rt_device *target,
@@ -377,6 +377,10 @@ void rt_sessions_detach(rt_loaded *run);
 uint64_t rt_sessions_promised(const weir_model *m);
 /* Bytes of a session beside the buffers of its caches. */
 uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens);
+
+/* ---- rt_generate.c ---- */
+/* Most that an answer takes in a session of so many tokens. Its tokenizer must have been tried. */
+uint64_t rt_answer_bytes(const weir_model *m, uint32_t ctx_tokens);
 
 /* ---- rt_pass.c ---- */
 /* Room for a plan's passes. What an error leaves is freed by rt_rows_free, which takes an empty one, too. */

@@ -18,7 +18,7 @@
         */
 #define OUTPUTS_SHARE       20 /* and for more outputs a pass (scoring) */
 #define OUTPUTS_WHOLE_BYTES (UINT64_C(4) << 20)
-/* Prompts, answers and the work of tokenizing them. */
+/* A prompt and the work of tokenizing it. */
 #define TEXT_BYTES           (UINT64_C(192) << 10)
 #define TEXT_BYTES_PER_TOKEN 48
 /* Tables that placing makes for its own time and that no size query covers. */
@@ -142,6 +142,14 @@ static weir_status measure_shape(rt_planner *p, uint32_t max_rows, uint32_t max_
     return WEIR_OK;
 }
 
+/* Every session may have an answer under way, and one of them a prompt in its place that becomes tokens. */
+static uint64_t text_bytes(const rt_planner *p, const rt_choice *c)
+{
+    uint64_t answer = rt_answer_bytes(p->model, c->ctx_tokens);
+    uint64_t prompt = rt_mul(c->ctx_tokens, TEXT_BYTES_PER_TOKEN);
+    return rt_add(rt_add(rt_mul(c->n_sessions - 1, answer), base_max(answer, prompt)), TEXT_BYTES);
+}
+
 static uint64_t runtime_bytes(const rt_planner *p, const rt_choice *c)
 {
     const lm_hparams *h = lm_model_hparams(p->model->lm);
@@ -152,7 +160,7 @@ static uint64_t runtime_bytes(const rt_planner *p, const rt_choice *c)
     sum = rt_add(sum, rt_mul(p->options->max_batch, sizeof(weir_run) + sizeof(rt_share)));
     sum = rt_add(sum, sizeof(rt_loaded) + 64);
     if (p->on_device) sum = rt_add(sum, mem_source_pass_bytes());
-    return rt_add(sum, rt_add(TEXT_BYTES, rt_mul(c->ctx_tokens, TEXT_BYTES_PER_TOKEN)));
+    return rt_add(sum, text_bytes(p, c));
 }
 
 static lm_kv_shape kv_shape(const rt_planner *p, const rt_choice *c)

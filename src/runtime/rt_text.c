@@ -30,6 +30,7 @@ weir_status rt_text_tokenizer(const weir_model *m, const fmt_tokenizer **out, we
         }
         fmt_tokenizer_info info;
         fmt_tokenizer_get_info(t->tokenizer, &info);
+        t->most_text = info.most_text;
         if (info.pre != NULL && info.pre[0] != '\0')
             snprintf(t->name, sizeof t->name, "%s (%.60s)", info.kind, info.pre);
         else

@@ -264,6 +264,95 @@ static void test_older_options(void **state)
     weir_model_close(m);
 }
 
+/* ---- answers under a budget ---- */
+
+/* A model whose caches take 128 bytes a token, so that many sessions with a long context are small. */
+static weir_model *open_narrow(fixture *f)
+{
+    static char path[256];
+    weir_model *m;
+    weir_synth_options o;
+    weir_synth_options_init(&o);
+    o.arch = "llama";
+    o.type = "Q8_0";
+    o.hidden = o.ffn = 64;
+    o.n_layers = o.n_kv_heads = 1;
+    o.n_heads = 2;
+    o.n_vocab = 512;
+    o.ctx_tokens = 4096;
+    snprintf(path, sizeof path, "%s/llama.gguf", f->folder);
+    assert_ok(f, weir_synth(f->context, &o, path, &f->err));
+    assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
+    return m;
+}
+
+/* X2: a plan for so many sessions holds when each of them has an answer as long as its context. */
+static void test_answers_of_all_sessions(void **state)
+{
+    enum { N = 32, STEPS = 20 };
+    fixture *f = *state;
+    weir_model *m = open_narrow(f);
+    weir_load_options o = load_options(4096, 2);
+    weir_plan p;
+    o.n_sessions = N;
+    o.prefill_chunk = N;
+    assert_ok(f, weir_model_plan(m, &o, &p, &f->err));
+    o.mem_bytes = p.smallest_bytes + 65536;
+    assert_ok(f, weir_model_load(m, &o, &f->err));
+    weir_session *s[N];
+    weir_answer *a[N];
+    for (int i = 0; i < N; i++) s[i] = new_session(f, m);
+    weir_generate_options g = greedy(4096);
+    const int32_t prompt[] = {300, 301, 302};
+    for (int i = 0; i < N; i++) assert_ok(f, weir_answer_begin(s[i], prompt, 3, &g, &a[i], &f->err));
+    for (int k = 0; k < STEPS; k++) assert_ok(f, weir_answers_step(a, N, 0, &f->err));
+    for (int i = 0; i < N; i++) {
+        weir_result r;
+        assert_ok(f, weir_answer_end(a[i], &r, &f->err));
+        assert_in_range(r.n_tokens, 1, STEPS);
+        assert_int_equal(r.text[r.text_len], 0);
+        weir_result_finish(m, &r);
+    }
+    weir_memory_report r;
+    assert_ok(f, weir_model_memory(m, &r, &f->err));
+    assert_true(r.ledger_peak_bytes <= r.planned_peak_bytes);
+    for (int i = 0; i < N; i++) weir_session_destroy(s[i]);
+    weir_model_close(m);
+}
+
+/* What has begun goes on and ends, whoever takes the rest of the budget; what has not says so. */
+static void test_answer_has_its_room(void **state)
+{
+    fixture *f = *state;
+    weir_model *m = open_narrow(f);
+    weir_load_options o = load_options(4096, 2);
+    o.n_sessions = 2;
+    assert_ok(f, weir_model_load(m, &o, &f->err));
+    weir_session *s = new_session(f, m), *other = new_session(f, m);
+    const int32_t prompt[] = {300, 301, 302};
+    weir_generate_options g = greedy(2000);
+    weir_answer *a, *b;
+    weir_result r;
+    assert_ok(f, weir_answer_begin(s, prompt, 3, &g, &a, &f->err));
+    base_ledger_view v;
+    base_ledger_read(env_of(f), &v);
+    uint64_t rest = v.limit_bytes - v.bytes;
+    assert_ok(f, base_ledger_reserve(env_of(f), BASE_TAG_RUNTIME, rest, &f->err));
+    assert_int_equal(weir_answer_begin(other, prompt, 3, &g, &b, &f->err), WEIR_ERR_BUDGET);
+    assert_null(b);
+    while (!weir_answer_done(a)) assert_ok(f, weir_answers_step(&a, 1, 0, &f->err));
+    assert_ok(f, weir_answer_end(a, &r, &f->err));
+    base_ledger_release(env_of(f), BASE_TAG_RUNTIME, rest);
+    assert_int_equal(r.n_tokens, 2000);
+    assert_int_equal(r.stop, WEIR_STOP_LENGTH);
+    assert_true(r.text_len >= 1000);
+    assert_int_equal(r.text[r.text_len], 0);
+    weir_result_finish(m, &r);
+    weir_session_destroy(s);
+    weir_session_destroy(other);
+    weir_model_close(m);
+}
+
 static void test_chat_tokens(void **state)
 {
     fixture *f = *state;
@@ -435,6 +524,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_caller_stops, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_stop_is_final, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_older_options, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_answers_of_all_sessions, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_answer_has_its_room, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_chat_tokens, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_describes, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_profile, fixture_setup, fixture_teardown),
