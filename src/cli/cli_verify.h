@@ -17,6 +17,11 @@ typedef struct cli_verify_outcome {
     uint64_t shrinks, grows; /* of the budget, between tokens */
 } cli_verify_outcome;
 
+/* Token ids spread over the vocabulary, the same in every run: no tokenizer is needed, and none can hide a
+ * difference. The state begins with the seed. */
+#define CLI_VERIFY_SEED UINT64_C(88172645463325252)
+int32_t cli_verify_token(uint64_t *state, uint32_t n_vocab);
+
 /* Answers with guesses, from the text and from a draft, answers of sessions that join and leave, and the same
  * while the budget shrinks and grows between their tokens: for each `tell` hears the outcome. The prompts
  * hold n_prompt tokens, answers n_tokens. */

@@ -47,13 +47,11 @@ static weir_status make_prompts(answers *v, weir_error *err)
 {
     weir_model_info info = {.struct_size = sizeof info};
     weir_status status = weir_model_get_info(v->model, &info, err);
-    uint64_t state = 88172645463325252u;
+    uint64_t state = CLI_VERIFY_SEED;
     for (uint32_t i = 0; i < N_SESSIONS * v->n_prompt && status == WEIR_OK; i++) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
+        int32_t token = cli_verify_token(&state, info.n_vocab);
         uint32_t at = i % v->n_prompt, period = v->n_prompt / 2 + 1;
-        v->prompt[i] = at < period ? (int32_t)(state % info.n_vocab) : v->prompt[i - period];
+        v->prompt[i] = at < period ? token : v->prompt[i - period];
     }
     return status;
 }
