@@ -103,7 +103,9 @@ void cli_add_device(cli_args *a, cli_common *c);
 void cli_add_load(cli_args *a, cli_common *c); /* --ctx --threads --cpus --chunk --kv-type ... */
 void cli_add_kv_cache(cli_args *a, cli_common *c);
 void cli_add_report(cli_args *a, cli_common *c); /* --profile --quiet */
-void cli_add_sampling(cli_args *a, weir_sampling *s);
+/* seed: what its help says. */
+void cli_add_sampling(cli_args *a, weir_sampling *s, const char *seed);
+#define CLI_SEED_CLOCK "seed of the random numbers; default: the clock"
 /* Greedy, with a seed of the moment. */
 void cli_sampling_init(weir_sampling *s);
 /* CLI_USAGE, with the reason printed, for values that no sampler takes. */
@@ -117,7 +119,8 @@ typedef struct cli_speculate {
     weir_model *model; /* NULL: none */
     weir_session *session;
 } cli_speculate;
-void cli_add_speculate(cli_args *a, cli_speculate *s);
+void cli_add_speculate(cli_args *a, cli_speculate *s); /* --speculate and the next */
+void cli_add_guesses(cli_args *a, cli_speculate *s);   /* --speculate-tokens --draft --draft-mem */
 /* CLI_USAGE, with the reason printed; else sets the options. */
 int cli_speculate_check(const char *command, const cli_speculate *s, weir_generate_options *o);
 /* m: the model that it guesses for, not loaded yet. */

@@ -301,17 +301,20 @@ int cli_bench(int argc, char **argv)
     cli_add(&a, "n", 'n', CLI_U32, &b.n_decode, "N", "tokens decoded (default 32)");
     cli_add(&a, "depth", 0, CLI_U32, &b.depth, "N", "tokens before them, not timed (default 0)");
     cli_add(&a, "sessions", 0, CLI_U32, &b.n_sessions, "N",
-            "decode N sessions that share passes against one alone, in turns (64 at most)");
+            "decode N sessions that share passes against one in a load of its own, in turns (64 at most)");
     cli_add(&a, "fewer-sessions", 0, CLI_FLAG, &b.common.load.fewer_sessions, NULL,
             "where so many do not fit, take as many as do");
     cli_add(&a, "rounds", 0, CLI_U32, &b.n_rounds, "N",
             "rounds, of which the median counts (default 3, 32 at most)");
     cli_add_load(&a, &b.common);
-    cli_add_speculate(&a, &b.speculate);
+    cli_add(&a, "speculate", 0, CLI_TEXT, &b.speculate.mode, "HOW",
+            "measure guesses of that kind against plain decoding: auto (default with --draft), off, lookup, "
+            "draft; without this option nothing is guessed");
+    cli_add_guesses(&a, &b.speculate);
     cli_add(&a, "prompt", 'p', CLI_TEXT, &b.prompt, "TEXT",
             "for --speculate: a prompt to answer, in place of the two texts; - reads standard input");
     cli_add(&a, "raw", 0, CLI_FLAG, &b.raw, NULL, "no chat template: continue the prompt");
-    cli_add_sampling(&a, &b.generate.sampling);
+    cli_add_sampling(&a, &b.generate.sampling, "seed of the random numbers (default 0)");
     cli_add_json(&a, &b.common);
     int rc = cli_parse(&a, argc, argv);
     if (rc != CLI_OK || a.help) return rc;
@@ -333,6 +336,8 @@ int cli_bench(int argc, char **argv)
         return cli_usage("bench", "--speculate-tokens is for measuring guesses: --speculate HOW");
     if (b.prompt != NULL && b.speculate.mode == NULL)
         return cli_usage("bench", "--prompt is for measuring guesses: --speculate HOW");
+    if (b.prompt != NULL && (cli_given(&a, "prompt-tokens") || cli_given(&a, "depth")))
+        return cli_usage("bench", "--prompt is taken whole; --prompt-tokens and --depth cut other texts");
     if (b.prompt == NULL && any_of_a_prompt(&a))
         return cli_usage("bench",
                          "--raw and the options of sampling go with --prompt; the two texts have their own");

@@ -1,5 +1,6 @@
-/* weir bench --sessions N: N sessions that share passes over the weights against one session alone, in the
- * same load, in turns, so that both see the same minutes of the machine. */
+/* weir bench --sessions N: N sessions that share passes over the weights against one session alone, in turns,
+ * so that both see the same minutes of the machine. Each turn has a load of its own under the same budget:
+ * one session then has for weights what the caches of the others take. */
 #include "cli_bench.h"
 
 #include <inttypes.h>
@@ -56,51 +57,64 @@ static weir_status one_turn(bench *b, weir_session **s, uint32_t first, uint32_t
     return status;
 }
 
+/* The same in a load made for these sessions. */
+static weir_status one_load(bench *b, uint32_t first, uint32_t n, turn *out, weir_memory_report *memory,
+                            weir_error *err)
+{
+    weir_session *s[CLI_BENCH_SESSIONS] = {0};
+    weir_load_options o = b->common.load;
+    o.n_sessions = o.max_batch = n;
+    weir_status status = weir_model_load(b->model, &o, err);
+    for (uint32_t i = 0; i < n && status == WEIR_OK; i++) status = weir_session_create(b->model, &s[i], err);
+    if (status == WEIR_OK) status = one_turn(b, s, first, n, out, err);
+    if (status == WEIR_OK) status = weir_model_memory(b->model, memory, err);
+    for (uint32_t i = 0; i < n; i++) weir_session_destroy(s[i]);
+    weir_model_unload(b->model);
+    return status;
+}
+
 /* One alone and all together, in turns. In the rounds each session has its turn alone. */
-static weir_status measure(bench *b, weir_session **s, sessions_row *row, weir_error *err)
+static weir_status measure(bench *b, sessions_row *row, weir_error *err)
 {
     double one[CLI_BENCH_ROUNDS], all[CLI_BENCH_ROUNDS];
-    uint64_t streamed_one = 0, streamed_all = 0;
+    uint64_t streamed_one = 0, streamed_all = 0, peak = 0;
     static turn alone, together; /* large: the hashes */
+    weir_memory_report memory = {.struct_size = sizeof memory};
     memset(&alone, 0, sizeof alone);
     row->same = true;
     for (uint32_t r = 0; r < b->n_rounds; r++) {
         uint32_t who = r % b->n_sessions;
-        weir_status status = one_turn(b, &s[who], who, 1, &alone, err);
-        if (status == WEIR_OK) status = one_turn(b, s, 0, b->n_sessions, &together, err);
+        weir_status status = one_load(b, who, 1, &alone, &memory, err);
+        if (status == WEIR_OK) status = one_load(b, 0, b->n_sessions, &together, &row->memory, err);
         if (status != WEIR_OK) return status;
+        if (row->memory.peak_bytes > peak) peak = row->memory.peak_bytes;
         one[r] = alone.tps;
         all[r] = together.tps;
         streamed_one += alone.streamed;
         streamed_all += together.streamed;
         row->same &= alone.hash[who] == together.hash[who];
     }
+    row->memory.peak_bytes = peak;
     row->one_tps = cli_bench_median(one, b->n_rounds);
     row->total_tps = cli_bench_median(all, b->n_rounds);
     double tokens = (double)b->n_rounds * b->n_decode;
     row->one_streamed = (double)streamed_one / tokens;
     row->total_streamed = (double)streamed_all / (tokens * b->n_sessions);
-    return weir_model_memory(b->model, &row->memory, err);
+    return WEIR_OK;
 }
 
 static weir_status one_budget(bench *b, uint64_t budget, sessions_row *row, weir_error *err)
 {
-    weir_session *s[CLI_BENCH_SESSIONS] = {0};
-    weir_load_options o = b->common.load;
-    o.mem_bytes = budget;
-    o.n_sessions = o.max_batch = b->n_sessions;
-    weir_status status = weir_model_plan(b->model, &o, &row->plan, err);
     bench with = *b;
-    /* With --fewer-sessions as many as fit; else a load of all, which says what is missing. */
-    if (status == WEIR_OK && row->plan.fits)
-        o.n_sessions = o.max_batch = with.n_sessions = row->plan.n_sessions;
-    if (status == WEIR_OK) status = weir_model_load(b->model, &o, err);
-    for (uint32_t i = 0; i < with.n_sessions && status == WEIR_OK; i++)
-        status = weir_session_create(b->model, &s[i], err);
-    if (status == WEIR_OK) status = measure(&with, s, row, err);
-    for (uint32_t i = 0; i < with.n_sessions; i++) weir_session_destroy(s[i]);
-    weir_model_unload(b->model);
-    return status;
+    weir_load_options *o = &with.common.load;
+    o->mem_bytes = budget;
+    o->n_sessions = o->max_batch = b->n_sessions;
+    weir_status status = weir_model_plan(b->model, o, &row->plan, err);
+    if (status != WEIR_OK) return status;
+    /* What does not fit is told by loading it; with --fewer-sessions as many as fit are measured. */
+    if (!row->plan.fits) return weir_model_load(b->model, o, err);
+    with.n_sessions = row->plan.n_sessions;
+    return measure(&with, row, err);
 }
 
 static json_t *row_json(const bench *b, const sessions_row *r)
@@ -132,10 +146,12 @@ static void row_print(const sessions_row *r)
 
 static void head_print(const bench *b)
 {
-    printf("%u sessions that share passes against one alone, %u tokens each after %u, median of %u round%s\n"
-           "%-11s %-11s %-11s %9s %9s %7s  %-11s %-11s %s\n",
-           b->n_sessions, b->n_decode, b->depth + b->n_prompt, b->n_rounds, b->n_rounds == 1 ? "" : "s",
-           "budget", "planned", "peak", "one/s", "total/s", "ratio", "read/token", "of all", "logits");
+    printf(
+        "%u sessions that share passes against one in a load of its own, %u tokens each after %u, median of "
+        "%u round%s\n"
+        "%-11s %-11s %-11s %9s %9s %7s  %-11s %-11s %s\n",
+        b->n_sessions, b->n_decode, b->depth + b->n_prompt, b->n_rounds, b->n_rounds == 1 ? "" : "s",
+        "budget", "planned", "peak", "one/s", "total/s", "ratio", "read/token", "of all", "logits");
 }
 
 int cli_bench_sessions(bench *b)

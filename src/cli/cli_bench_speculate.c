@@ -14,6 +14,7 @@ typedef struct speculate_row {
     weir_plan plan;
     weir_memory_report memory;
     const char *text;
+    uint32_t n_prompt; /* its tokens */
     double plain_tps, tps;
     double ratio;           /* the median of the rounds' own */
     double lowest, highest; /* of the rounds */
@@ -41,7 +42,8 @@ static const char prose_text[] =
     "turned grey they moved the cattle too. Nobody remembered who had built the first wall of stones across "
     "the ford, but everybody knew why it had been built, and each year somebody";
 
-/* Tokens of a text over and over, or once; without a tokenizer, numbers with and without a period. */
+/* Tokens of a text over and over, or once, which may be fewer than wanted; without a tokenizer, numbers with
+ * and without a period. */
 static weir_status make_prompt(bench *b, uint32_t text, uint32_t n_vocab, uint32_t *n, weir_error *err)
 {
     const char *words = text == 0 ? code_text : prose_text;
@@ -166,6 +168,7 @@ static weir_status one_text(bench *b, const weir_load_options *load, uint32_t te
     weir_status status = weir_model_get_info(b->model, &info, err);
     uint32_t n = b->n_given;
     if (status == WEIR_OK && b->prompt == NULL) status = make_prompt(b, text, info.n_vocab, &n, err);
+    row->n_prompt = n;
     row->text = b->prompt != NULL ? "given" : text_names[text];
     row->same = true;
     for (uint32_t r = 0; r < b->n_rounds && status == WEIR_OK; r++) {
@@ -185,6 +188,10 @@ static json_t *row_json(const bench *b, const speculate_row *r)
 {
     json_t *j = cli_bench_json(b, &r->plan, &r->memory);
     json_object_set_new(j, "text", json_string(r->text));
+    /* What this text has, which may be less than what was asked for, or a prompt of its own. */
+    uint32_t depth = b->prompt != NULL ? 0 : b->depth < r->n_prompt ? b->depth : r->n_prompt;
+    json_object_set_new(j, "depth_tokens", json_integer(depth));
+    json_object_set_new(j, "prompt_tokens", json_integer(r->n_prompt - depth));
     json_object_set_new(j, "mode", json_string(cli_speculate_name(b->generate.speculate)));
     json_object_set_new(j, "plain_tps", cli_json_real(r->plain_tps));
     json_object_set_new(j, "speculate_tps", cli_json_real(r->tps));
@@ -202,9 +209,9 @@ static json_t *row_json(const bench *b, const speculate_row *r)
 static void row_print(const speculate_row *r)
 {
     char a[32], c[32], d[32];
-    printf("%-11s %-11s %-11s %-10s %9.2f %9.2f %6.2fx  %7.2f %8.1f %%  %s\n",
+    printf("%-11s %-11s %-11s %-10s %6u %9.2f %9.2f %6.2fx  %7.2f %8.1f %%  %s\n",
            weir_size_text(r->plan.budget_bytes, a), weir_size_text(r->plan.planned_peak_bytes, c),
-           weir_size_text(r->memory.peak_bytes, d), r->text, r->plain_tps, r->tps, r->ratio,
+           weir_size_text(r->memory.peak_bytes, d), r->text, r->n_prompt, r->plain_tps, r->tps, r->ratio,
            (double)r->tokens / (double)r->passes,
            r->drafted != 0 ? 100.0 * (double)r->accepted / (double)r->drafted : 0.0,
            r->same ? "same" : "DIFFERENT");
@@ -213,11 +220,11 @@ static void row_print(const speculate_row *r)
 
 static void head_print(const bench *b)
 {
-    printf("guessing (%s) against plain decoding of %u tokens after %u, median of %u round%s\n"
-           "%-11s %-11s %-11s %-10s %9s %9s %7s  %7s %10s  %s\n",
-           cli_speculate_name(b->generate.speculate), b->n_decode,
-           b->prompt != NULL ? b->n_given : b->depth + b->n_prompt, b->n_rounds, b->n_rounds == 1 ? "" : "s",
-           "budget", "planned", "peak", "text", "plain/s", "guess/s", "ratio", "a pass", "right", "logits");
+    printf("guessing (%s) against plain decoding of %u tokens, median of %u round%s; prompt: its tokens\n"
+           "%-11s %-11s %-11s %-10s %6s %9s %9s %7s  %7s %10s  %s\n",
+           cli_speculate_name(b->generate.speculate), b->n_decode, b->n_rounds, b->n_rounds == 1 ? "" : "s",
+           "budget", "planned", "peak", "text", "prompt", "plain/s", "guess/s", "ratio", "a pass", "right",
+           "logits");
 }
 
 /* With the heading in front of the first row, where wanted. */

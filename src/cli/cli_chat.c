@@ -308,7 +308,7 @@ int cli_chat(int argc, char **argv)
     cli_add(&a, "n", 'n', CLI_U32, &c.generate.max_tokens, "N", "most tokens of an answer (default 1024)");
     cli_add_mem(&a, &c.common);
     cli_add_load(&a, &c.common);
-    cli_add_sampling(&a, &c.generate.sampling);
+    cli_add_sampling(&a, &c.generate.sampling, CLI_SEED_CLOCK);
     cli_add_speculate(&a, &c.speculate);
     cli_add_report(&a, &c.common);
     int rc = cli_parse(&a, argc, argv);

@@ -71,7 +71,7 @@ void cli_add_report(cli_args *a, cli_common *c)
     cli_add(a, "quiet", 0, CLI_FLAG, &c->quiet, NULL, "no memory report, no progress");
 }
 
-void cli_add_sampling(cli_args *a, weir_sampling *s)
+void cli_add_sampling(cli_args *a, weir_sampling *s, const char *seed)
 {
     cli_add(a, "temp", 0, CLI_F32, &s->temperature, "X", "temperature; 0 (default): the most likely token");
     cli_add(a, "top-k", 0, CLI_U32, &s->top_k, "N", "sample from the N most likely; 0 (default): off");
@@ -82,7 +82,7 @@ void cli_add_sampling(cli_args *a, weir_sampling *s)
     cli_add(a, "repeat-penalty", 0, CLI_F32, &s->repeat_penalty, "X",
             "make recent tokens less likely; 1 (default): off");
     cli_add(a, "repeat-last", 0, CLI_U32, &s->repeat_last, "N", "how many tokens are recent (default 64)");
-    cli_add(a, "seed", 0, CLI_U64, &s->seed, "N", "seed of the random numbers; default: the clock");
+    cli_add(a, "seed", 0, CLI_U64, &s->seed, "N", seed);
 }
 
 void cli_sampling_init(weir_sampling *s)

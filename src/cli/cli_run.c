@@ -196,7 +196,7 @@ static int parse(run_options *o, int argc, char **argv, bool *help)
     cli_add(&a, "ignore-end", 0, CLI_FLAG, &o->ignore_end, NULL, "go on past the end token");
     cli_add_mem(&a, &o->common);
     cli_add_load(&a, &o->common);
-    cli_add_sampling(&a, &o->generate.sampling);
+    cli_add_sampling(&a, &o->generate.sampling, CLI_SEED_CLOCK);
     cli_add_speculate(&a, &o->speculate);
     cli_add_json(&a, &o->common);
     cli_add_report(&a, &o->common);

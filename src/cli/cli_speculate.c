@@ -12,6 +12,11 @@ void cli_add_speculate(cli_args *a, cli_speculate *s)
     cli_add(a, "speculate", 0, CLI_TEXT, &s->mode, "HOW",
             "guess tokens and check them in one pass, with the same result: auto (default; while it pays), "
             "off, lookup, draft");
+    cli_add_guesses(a, s);
+}
+
+void cli_add_guesses(cli_args *a, cli_speculate *s)
+{
     cli_add(a, "speculate-tokens", 0, CLI_U32, &s->tokens, "N",
             "most guesses of a pass (default 31, as far as the plan has room for their logits)");
     cli_add(a, "draft", 0, CLI_TEXT, &s->draft, "FILE",

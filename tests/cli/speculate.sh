@@ -61,10 +61,21 @@ refuse "too many sessions" 2 "1 to 64" "$weir" bench "$tmp/m.gguf" --sessions 65
 
 "$weir" bench "$tmp/m.gguf" --mem 7MiB,64MiB --sessions 3 --prompt-tokens 8 -n 4 --rounds 1 --json >"$tmp/out" 2>/dev/null
 check "bench --sessions: one object per budget, the same logits" '[ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 2 ] && [ "$(field sessions "$tmp/out")" = 3 ] && grep -q total_tps "$tmp/out" && grep -q one_tps "$tmp/out"'
+"$weir" plan "$tmp/m.gguf" --sessions 4 --ctx 512 --no-rates --json >"$tmp/plan" 2>/dev/null
+"$weir" bench "$tmp/m.gguf" --mem "$(($(field smallest_bytes "$tmp/plan") + 1048576))B" --ctx 512 --sessions 4 --prompt-tokens 8 -n 4 --rounds 2 --json >"$tmp/out" 2>/dev/null
+check "bench --sessions: one alone has the room of the others' caches for weights" '[ $? = 0 ] && [ "$(field same_logits "$tmp/out")" = true ] && awk "BEGIN { exit !($(field streamed_bytes_per_token "$tmp/out") > 0 && $(field streamed_bytes_per_token_one "$tmp/out") < 4 * $(field streamed_bytes_per_token "$tmp/out")) }"'
 "$weir" bench "$tmp/m.gguf" --mem 64MiB --speculate draft --draft "$tmp/d.gguf" --prompt-tokens 64 -n 40 --rounds 1 --json >"$tmp/out" 2>/dev/null
 check "bench --speculate: both texts, the same logits" '[ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 2 ] && grep -q repetitive "$tmp/out" && grep -q ordinary "$tmp/out" && [ "$(field drafted "$tmp/out")" -gt 0 ]'
 printf 'one two three four one two three four' | "$weir" bench "$tmp/m.gguf" --mem 64MiB --speculate lookup --prompt - --raw --temp 0.9 --seed 4 -n 30 --rounds 2 --json >"$tmp/out" 2>/dev/null
 check "bench --speculate: a prompt of the caller's, sampled" '[ $? = 0 ] && [ "$(grep -c "\"same_logits\": true" "$tmp/out")" = 1 ] && [ "$(field text "$tmp/out")" = given ] && [ "$(field tokens "$tmp/out")" = 60 ] && [ "$(field drafted "$tmp/out")" -gt 0 ] && grep -q lowest_ratio "$tmp/out"'
+check "and its own number of tokens" '[ "$(field prompt_tokens "$tmp/out")" = "$("$weir" tokenize -m "$tmp/m.gguf" "one two three four one two three four" 2>/dev/null | wc -w)" ] && [ "$(field depth_tokens "$tmp/out")" = 0 ]'
+prose_tokens() { sed -n 's/.*"prompt_tokens": *\([0-9]*\).*/\1/p' "$tmp/out" | tail -n 1; }
+"$weir" bench "$tmp/m.gguf" --mem 64MiB --speculate lookup --depth 100 --prompt-tokens 500 -n 4 --rounds 1 --json >"$tmp/out" 2>/dev/null
+check "bench --speculate: the ordinary text has as many tokens as are told" '[ "$(field prompt_tokens "$tmp/out")" = 500 ] && [ "$(field depth_tokens "$tmp/out")" = 100 ] && [ "$(prose_tokens)" -gt 0 ] && [ "$(prose_tokens)" -lt 500 ]'
+refuse "a prompt for bench, and how long it were" 2 "taken whole" "$weir" bench "$tmp/m.gguf" --speculate auto --prompt x --prompt-tokens 128
+refuse "a prompt for bench, and its depth" 2 "taken whole" "$weir" bench "$tmp/m.gguf" --speculate auto --prompt x --depth 0
+"$weir" bench --help >"$tmp/out" 2>/dev/null
+check "bench --help: what is so without options" '! grep -q "the clock" "$tmp/out" && grep -q "seed of the random numbers (default 0)" "$tmp/out" && grep -q "without this option nothing is guessed" "$tmp/out"'
 refuse "a prompt for bench without --speculate" 2 "speculate HOW" "$weir" bench "$tmp/m.gguf" --prompt x
 refuse "sampling of the two texts" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --speculate auto --temp 0.5
 refuse "sampling of the two texts as it is by default" 2 "go with --prompt" "$weir" bench "$tmp/m.gguf" --speculate auto --temp 0 --seed 0
