@@ -112,7 +112,11 @@ static weir_status one_budget(bench *b, uint64_t budget, sessions_row *row, weir
     weir_status status = weir_model_plan(b->model, o, &row->plan, err);
     if (status != WEIR_OK) return status;
     /* What does not fit is told by loading it; with --fewer-sessions as many as fit are measured. */
-    if (!row->plan.fits) return weir_model_load(b->model, o, err);
+    if (!row->plan.fits) {
+        status = weir_model_load(b->model, o, err);
+        if (status != WEIR_OK) return status;
+        weir_model_unload(b->model); /* memory came free meanwhile */
+    }
     with.n_sessions = row->plan.n_sessions;
     return measure(&with, row, err);
 }

@@ -1,13 +1,15 @@
 /* While chat waits for a line, another thread lets the models give memory back that others need, a check a
  * second. It lives from prompt to line, so that models have one thread at a time. */
+#define _GNU_SOURCE
 #include "cli.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { MAX_MODELS = 2 };
+enum { MAX_MODELS = 2, CANCEL_NANOSECONDS = 50000000 };
 
 struct cli_idle {
     pthread_t thread;
@@ -76,7 +78,18 @@ void cli_idle_end(cli_idle *idle)
     idle->stop = true;
     pthread_cond_signal(&idle->woken);
     pthread_mutex_unlock(&idle->lock);
-    pthread_join(idle->thread, NULL);
+    /* Who has typed a line does not wait for weights that are being read back. Again and again, as the call
+     * forgets a cancel that came before it. */
+    for (;;) {
+        struct timespec soon;
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_nsec += CANCEL_NANOSECONDS;
+        soon.tv_sec += soon.tv_nsec / 1000000000;
+        soon.tv_nsec %= 1000000000;
+        if (pthread_timedjoin_np(idle->thread, NULL, &soon) != ETIMEDOUT) break;
+        for (int i = 0; i < MAX_MODELS; i++)
+            if (idle->models[i] != NULL) weir_model_cancel(idle->models[i]);
+    }
     pthread_cond_destroy(&idle->woken);
     pthread_mutex_destroy(&idle->lock);
     free(idle);

@@ -280,10 +280,12 @@ static weir_status place_anew(mem_component *c, const mem_plan *plan, const mem_
     mem_packer packer = c->packer;
     mem_place_options o = *options;
     if (packer.pack != NULL) o.packer = &packer;
+    bool mapped = c->maps != NULL;
     mem_unplace(c);
     weir_status status = mem_place(c, plan, &o, err);
     if (status == WEIR_OK) return WEIR_OK;
     o.cancel = NULL;
+    o.map = mapped;
     mem_place(c, old, &o, NULL);
     return status;
 }

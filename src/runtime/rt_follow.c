@@ -108,8 +108,8 @@ static weir_status change(weir_model *m, atomic_bool *cancel, uint64_t budget, u
              base_size_text(budget, b));
     weir_status status = rt_budget_change(m, budget, total, cancel, &why);
     if (status == WEIR_OK) return WEIR_OK;
-    bool ends = status == WEIR_ERR_CANCELLED || status == WEIR_ERR_FILE_CHANGED ||
-                status == WEIR_ERR_TRUNCATED || !mem_component_placed(m->component);
+    /* A changed file as well: where weights stream or are mapped, the pass itself tells. */
+    bool ends = status == WEIR_ERR_CANCELLED || !mem_component_placed(m->component);
     m->run->retry_at = base_now(m->env) + RETRY_SECONDS;
     if (ends && cancel != NULL) {
         *err = why;

@@ -101,6 +101,14 @@ uint64_t rt_answer_bytes(const weir_model *m, uint32_t ctx_tokens)
     return rt_add(sizeof(weir_answer) + SMALLEST_TEXT + HEADERS, rt_mul(ctx_tokens, each));
 }
 
+/* Under the lock, as plans of other models ask whose room is still to be taken. */
+static void set_answer(weir_session *s, weir_answer *a)
+{
+    base_lock_enter(s->model->context->lock);
+    s->answer = a;
+    base_lock_leave(s->model->context->lock);
+}
+
 /* Without a tokenizer tokens are all there is, and nothing ends an answer. */
 static weir_status find_tokenizer(weir_answer *a, weir_error *err)
 {
@@ -134,7 +142,7 @@ static weir_status answer_begin(weir_answer *a, const int32_t *prompt, size_t n,
     memcpy(s->tokens + s->n_tokens, prompt, n * sizeof *prompt);
     s->n_tokens += (uint32_t)n;
     a->n_sequence = s->n_tokens;
-    s->answer = a;
+    set_answer(s, a);
     rt_guess_begin(s);
     a->result = (weir_result){.struct_size = sizeof a->result, .n_prompt_tokens = n};
     return WEIR_OK;
@@ -248,7 +256,7 @@ weir_status weir_answer_end(weir_answer *a, weir_result *out, weir_error *err)
     bool in_prompt = !a->done || a->stop == WEIR_STOP_CANCELLED;
     bool drop = out == NULL || status != WEIR_OK || (in_prompt && a->n_tokens == 0);
     if (drop && s->n_tokens > a->n_before) rt_session_cut(s, a->n_before);
-    s->answer = NULL;
+    set_answer(s, NULL);
     answer_free(a);
     if (status != WEIR_OK) *err = failure;
     return status;

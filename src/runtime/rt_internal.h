@@ -254,6 +254,9 @@ weir_status rt_least_reserve(const weir_context *c, const base_memory_limits *li
 
 /* ---- rt_plan.c ---- */
 weir_status rt_options_resolve(weir_model *m, const weir_load_options *o, rt_options *out, weir_error *err);
+/* Makes the tokenizer, whose size and longest token are part of a plan. OK without one that works: such a
+ * model can still be run by tokens. */
+weir_status rt_plan_tokenizer(weir_model *m, weir_error *err);
 /* The plan for options on a device. OK with view.fits = false where the budget does not suffice; then `err`
  * is filled with the advice all the same. `before`: rt_ledger_read without what this load will allocate. */
 weir_status rt_plan_make(weir_model *m, const rt_options *o, rt_device *target,
@@ -373,8 +376,9 @@ void rt_session_hold(weir_session *s, int32_t token);
 void rt_session_cut(weir_session *s, uint32_t n_tokens);
 /* Takes the caches from all sessions of a run; they stay as empty shells. */
 void rt_sessions_detach(rt_loaded *run);
-/* Host memory that the caches of the sessions alive may still grow by. */
-uint64_t rt_sessions_promised(const weir_model *m);
+/* Host memory that the caches of the sessions alive may still grow by; *answers: what those may still take
+ * that none has begun. */
+uint64_t rt_sessions_promised(const weir_model *m, uint64_t *answers);
 /* Bytes of a session beside the buffers of its caches. */
 uint64_t rt_session_bytes(uint32_t n_layers, uint32_t ctx_tokens);
 

@@ -171,18 +171,11 @@ static weir_status load_planned(weir_model *m, rt_loaded *run, const weir_load_o
     return status;
 }
 
-/* The tokenizer is made before the plan, so that the plan knows its size. A file without one can be run by
- * tokens. */
 static weir_status load_text(weir_model *m, bool *made, weir_error *err)
 {
-    weir_error none = {0};
-    const fmt_tokenizer *tokenizer;
-    *made = m->text->tokenizer == NULL;
-    weir_status status = rt_text_tokenizer(m, &tokenizer, &none);
-    if (status == WEIR_OK) return WEIR_OK;
-    *made = false;
-    if (m->text->why_none.code != WEIR_OK) return WEIR_OK;
-    *err = none;
+    bool had = m->text->tokenizer != NULL;
+    weir_status status = rt_plan_tokenizer(m, err);
+    *made = !had && m->text->tokenizer != NULL;
     return status;
 }
 

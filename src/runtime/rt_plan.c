@@ -512,17 +512,21 @@ weir_status rt_plan_make(weir_model *m, const rt_options *o, rt_device *target,
     return status;
 }
 
+weir_status rt_plan_tokenizer(weir_model *m, weir_error *err)
+{
+    weir_error why = {0};
+    const fmt_tokenizer *tokenizer;
+    weir_status status = rt_text_tokenizer(m, &tokenizer, &why);
+    if (status == WEIR_OK || m->text->why_none.code != WEIR_OK) return WEIR_OK;
+    *err = why;
+    return status;
+}
+
 static weir_status plan_model(weir_model *m, const rt_options *options, weir_plan *out, weir_error *err)
 {
-    /* Its true size is part of the plan. A model without a tokenizer that works can still be run by tokens.
-     */
     weir_error advice = {0};
-    const fmt_tokenizer *tokenizer;
-    weir_status status = rt_text_tokenizer(m, &tokenizer, &advice);
-    if (status != WEIR_OK && m->text->why_none.code == WEIR_OK) {
-        *err = advice;
-        return status;
-    }
+    weir_status status = rt_plan_tokenizer(m, err);
+    if (status != WEIR_OK) return status;
     base_ledger_view before;
     rt_ledger_read(m->context, &before);
     if (m->run != NULL) before = m->run->before;

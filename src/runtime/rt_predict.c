@@ -164,6 +164,8 @@ static weir_status predict_model(weir_model *m, const weir_load_options *o, doub
         status =
             base_fail(err, WEIR_ERR_UNSUPPORTED, "speed is predicted for the CPU only, not for a device");
     if (status != WEIR_OK) return status;
+    status = rt_plan_tokenizer(m, err);
+    if (status != WEIR_OK) return status;
     base_ledger_view before;
     rt_ledger_read(m->context, &before);
     rt_device *target;

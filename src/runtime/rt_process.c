@@ -58,9 +58,10 @@ void rt_ledger_read(const weir_context *c, base_ledger_view *out)
     out->bytes -= c->booked_bytes;
     out->tag_bytes[BASE_TAG_PROCESS] -= c->booked_bytes;
     for (const weir_model *m = c->loaded; m != NULL; m = m->next_loaded) {
-        uint64_t promised = rt_sessions_promised(m);
-        out->bytes += promised;
-        out->tag_bytes[BASE_TAG_KV] += promised;
+        uint64_t answers, caches = rt_sessions_promised(m, &answers);
+        out->bytes += caches + answers;
+        out->tag_bytes[BASE_TAG_KV] += caches;
+        out->tag_bytes[BASE_TAG_RUNTIME] += answers;
     }
     if (c->workers == NULL) return;
     uint64_t runtime, process;
@@ -93,7 +94,7 @@ weir_status rt_least_reserve(const weir_context *c, const base_memory_limits *li
 {
     uint64_t there = rt_mul(rt_add(limits->available_bytes, own_bytes), LEAST_RESERVE_SHARE);
     weir_status status = ram_reserve(c, limits, base_min(there, limits->total_bytes), out, err);
-    *out /= LEAST_RESERVE_SHARE;
+    if (status == WEIR_OK) *out /= LEAST_RESERVE_SHARE;
     return status;
 }
 

@@ -86,15 +86,18 @@ void rt_sessions_detach(rt_loaded *run)
     run->n_sessions = 0;
 }
 
-uint64_t rt_sessions_promised(const weir_model *m)
+uint64_t rt_sessions_promised(const weir_model *m, uint64_t *answers)
 {
     const rt_loaded *run = m->run;
     const lm_kv_shape *shape = &run->plan.kv;
-    uint64_t bytes = 0;
-    if (run->source != NULL || shape->growth == LM_KV_FULL) return 0;
+    uint64_t bytes = 0, each = rt_answer_bytes(m, run->plan.view.ctx_tokens);
+    bool grows = run->source == NULL && shape->growth != LM_KV_FULL;
+    *answers = 0;
     base_lock_enter(m->context->lock); /* another thread may have the model */
-    bool any = run->sessions != NULL;
+    bool any = grows && run->sessions != NULL;
     for (const weir_session *s = run->sessions; s != NULL; s = s->next)
+        if (s->answer == NULL) *answers = rt_add(*answers, each);
+    for (const weir_session *s = run->sessions; s != NULL && grows; s = s->next)
         bytes += lm_kv_bytes(m->lm, run->device, shape, shape->context_tokens) -
                  lm_kv_bytes(m->lm, run->device, shape, lm_kv_positions(s->kv));
     base_lock_leave(m->context->lock);

@@ -516,6 +516,33 @@ static void test_gemma3_continues(void **state)
     weir_model_close(m);
 }
 
+/* R7.6: models that are planned later leave the room that answers of this one's sessions were planned to
+ * take. */
+static void test_answers_are_promised(void **state)
+{
+    fixture *f = *state;
+    int32_t prompt[3];
+    weir_answer *a;
+    base_ledger_view waits, runs, ended;
+    weir_model *m = open_small(f, "llama");
+    weir_session *s = tiny_session(f, m, 256);
+    some_tokens(prompt, 3, 512, 5);
+    weir_generate_options g = greedy(253);
+    rt_ledger_read(f->context, &waits);
+    assert_ok(f, weir_answer_begin(s, prompt, 3, &g, &a, &f->err));
+    rt_ledger_read(f->context, &runs);
+    assert_true(runs.bytes <= waits.bytes);
+    assert_true(waits.bytes - runs.bytes < rt_answer_bytes(m, 256) / 16);
+    assert_true(rt_answer_bytes(m, 256) > 253 * sizeof(int32_t));
+    weir_answer_end(a, NULL, NULL);
+    rt_ledger_read(f->context, &ended);
+    assert_int_equal(ended.bytes, waits.bytes);
+    weir_session_destroy(s);
+    rt_ledger_read(f->context, &ended);
+    assert_true(ended.bytes + rt_answer_bytes(m, 256) <= waits.bytes);
+    weir_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -526,6 +553,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_older_options, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_answers_of_all_sessions, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_answer_has_its_room, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_answers_are_promised, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_chat_tokens, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_describes, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_profile, fixture_setup, fixture_teardown),

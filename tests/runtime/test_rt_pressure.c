@@ -540,6 +540,68 @@ static void test_mapped_again(void **state)
     talk_end(t);
 }
 
+/* And a shrink that fails maps them again, instead of reading all into memory. */
+static void test_mapped_stays(void **state)
+{
+    fixture *f = *state;
+    uint64_t smallest, whole;
+    uint32_t failed = 0;
+    weir_load_options o;
+    talk *t = talk_begin(f, open_small(f, "llama"));
+    bounds(f, t->m, &o, &smallest, &whole);
+    o.mem_bytes = whole + MIB;
+    o.weights = WEIR_WEIGHTS_MAP;
+    talk_load(f, t, &o);
+    uint64_t mapped = report(f, t->m).mapped_bytes, ledger = report(f, t->m).ledger_bytes;
+    assert_true(mapped > 0);
+    for (int i = 0; i < 4; i++) {
+        char rule[40];
+        snprintf(rule, sizeof rule, "host_alloc:%d", i);
+        assert_ok(f, base_fault_parse(f->context->env, rule, &f->err));
+        weir_status status = weir_model_set_budget(t->m, smallest + MIB / 4, &f->err);
+        base_fault_clear(f->context->env);
+        if (status == WEIR_OK) break;
+        failed++;
+        mem_stats stats;
+        mem_component_stats(t->m->component, &stats);
+        assert_true(strstr(stats.reader, "mapped") != NULL);
+        assert_int_equal(report(f, t->m).mapped_bytes, mapped);
+        assert_int_equal(report(f, t->m).ledger_bytes, ledger);
+        step(f, t, 0);
+    }
+    assert_true(failed > 0);
+    talk_end(t);
+}
+
+/* Weights that are all there need no file: that it was replaced ends no run because memory is short. */
+static void test_replaced_file(void **state)
+{
+    fixture *f = *state;
+    char path[256], other[256];
+    uint64_t smallest, whole;
+    weir_load_options o;
+    talk *t = talk_begin(f, open_larger(f));
+    make_machine(f);
+    bounds(f, t->m, &o, &smallest, &whole);
+    o.mem_bytes = whole + 64 * MIB;
+    talk_load(f, t, &o);
+    step(f, t, 1);
+    snprintf(path, sizeof path, "%s/llama.gguf", f->folder);
+    snprintf(other, sizeof other, "%s/other.gguf", f->folder);
+    FILE *out = fopen(other, "w");
+    assert_non_null(out);
+    fclose(out);
+    assert_int_equal(rename(other, path), 0);
+    set_available(f, 0);
+    step(f, t, 1);
+    step(f, t, 5);
+    assert_false(streams(f, t));
+    assert_int_equal(weir_model_set_budget(t->m, smallest, &f->err), WEIR_ERR_FILE_CHANGED);
+    step(f, t, 5);
+    talk_end(t);
+    drop_machine(f);
+}
+
 /* A smaller budget that the ledger refuses, since others hold more than was planned: all is as before. */
 static void test_refused_by_the_ledger(void **state)
 {
@@ -581,6 +643,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_large_before_small, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_small_before_large, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_mapped_again, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_mapped_stays, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_replaced_file, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_refused_by_the_ledger, fixture_setup, fixture_teardown),
     };
     return cmocka_run_group_tests_name("rt_pressure", tests, NULL, NULL);
