@@ -53,6 +53,17 @@ static inline void load_eight(fixture *f, weir_model *m, uint32_t n_sessions)
     assert_true(m->run->plan.max_outputs >= 8);
 }
 
+/* A model that is all in memory, for so many sessions, and another one that streams, to guess for it. */
+static inline void load_with_draft(fixture *f, uint32_t n_sessions, weir_model **m, weir_model **draft)
+{
+    weir_load_options streams = streaming_options(f, make_model(f, "qwen3", 256));
+    *draft = open_small(f, "qwen3");
+    *m = open_small(f, "llama");
+    assert_ok(f, weir_model_load(*draft, &streams, &f->err));
+    load_eight(f, *m, n_sessions);
+    assert_true((*draft)->run->plan.memory.streamed_bytes > 0 && (*m)->run->plan.memory.streamed_bytes == 0);
+}
+
 static inline weir_result answer_of(fixture *f, weir_session *s, uint64_t prompt,
                                     const weir_generate_options *o)
 {

@@ -338,10 +338,8 @@ static void test_short_draft(void **state)
 static void test_draft_debt(void **state)
 {
     fixture *f = *state;
-    weir_load_options streams = streaming_options(f, make_model(f, "qwen3", 256));
-    weir_model *other = open_small(f, "qwen3"), *m = open_small(f, "llama");
-    assert_ok(f, weir_model_load(other, &streams, &f->err));
-    load_eight(f, m, 1);
+    weir_model *m, *other;
+    load_with_draft(f, 1, &m, &other);
     weir_session *s = new_session(f, m), *d = new_session(f, other);
     assert_ok(f, weir_session_set_draft(s, d, &f->err));
     weir_generate_options o = options_of(WEIR_SPECULATE_AUTO, 0);
@@ -406,13 +404,9 @@ static void test_draft_debt(void **state)
 static void test_draft_fails_now_and_then(void **state)
 {
     fixture *f = *state;
-    weir_load_options streams = streaming_options(f, make_model(f, "qwen3", 256));
-    weir_model *other = open_small(f, "qwen3"), *m = open_small(f, "llama");
-    assert_ok(f, weir_model_load(other, &streams, &f->err));
-    weir_session *d = new_session(f, other);
-    load_eight(f, m, 1);
-    assert_true(other->run->plan.memory.streamed_bytes > 0);
-    weir_session *s = new_session(f, m);
+    weir_model *m, *other;
+    load_with_draft(f, 1, &m, &other);
+    weir_session *s = new_session(f, m), *d = new_session(f, other);
     base_env *env = f->context->env;
     weir_generate_options o = options_of(WEIR_SPECULATE_OFF, 0);
     weir_result plain = answer_of(f, s, 3, &o), r;

@@ -6,8 +6,7 @@
 
 enum { N_TOKENS = 12, N_LONG = 64, N_VOCAB = 512 };
 
-/* 20 MB, so that it is more than what a process may be off by. */
-static weir_model *open_larger(fixture *f)
+static weir_model *open_llama(fixture *f, uint32_t hidden, uint32_t n_kv_heads, uint32_t ctx_tokens)
 {
     static char path[256];
     weir_synth_options o;
@@ -15,18 +14,24 @@ static weir_model *open_larger(fixture *f)
     weir_synth_options_init(&o);
     o.arch = "llama";
     o.type = "Q8_0";
-    o.hidden = 512;
+    o.hidden = hidden;
     o.n_layers = 8;
     o.n_heads = 8;
-    o.n_kv_heads = 4;
-    o.ffn = 1024;
+    o.n_kv_heads = n_kv_heads;
+    o.ffn = 2 * hidden;
     o.n_vocab = N_VOCAB;
-    o.ctx_tokens = 512;
+    o.ctx_tokens = ctx_tokens;
     o.seed = 7;
     snprintf(path, sizeof path, "%s/llama.gguf", f->folder);
     assert_ok(f, weir_synth(f->context, &o, path, &f->err));
     assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
     return m;
+}
+
+/* 20 MB, so that it is more than what a process may be off by. */
+static weir_model *open_larger(fixture *f)
+{
+    return open_llama(f, 512, 4, 512);
 }
 
 static uint64_t hash_step(fixture *f, weir_session *s, const int32_t *tokens, size_t n)
@@ -421,23 +426,7 @@ static void test_falling_limit(void **state)
 static void test_small_reserve(void **state)
 {
     fixture *f = *state;
-    weir_synth_options s;
-    char path[256];
-    weir_model *m;
-    weir_synth_options_init(&s);
-    s.arch = "llama";
-    s.type = "Q8_0";
-    s.hidden = 1024;
-    s.n_layers = 8;
-    s.n_heads = 8;
-    s.n_kv_heads = 8;
-    s.ffn = 2048;
-    s.n_vocab = N_VOCAB;
-    s.ctx_tokens = 4096;
-    s.seed = 7;
-    snprintf(path, sizeof path, "%s/llama.gguf", f->folder);
-    assert_ok(f, weir_synth(f->context, &s, path, &f->err));
-    assert_ok(f, weir_model_open(f->context, path, &m, &f->err));
+    weir_model *m = open_llama(f, 1024, 8, 4096);
     make_machine(f);
     set_available(f, UINT64_C(60) << 30);
     set_limit(f, UINT64_C(16) << 30);

@@ -267,13 +267,9 @@ static weir_result cancelled_answer(fixture *f, weir_session *s, const weir_gene
 static void test_cancelled_while_the_draft_runs(void **state)
 {
     fixture *f = *state;
-    weir_load_options streams = streaming_options(f, make_model(f, "qwen3", 256));
-    weir_model *other = open_small(f, "qwen3"), *m = open_small(f, "llama");
-    assert_ok(f, weir_model_load(other, &streams, &f->err));
-    weir_session *d = new_session(f, other);
-    load_eight(f, m, 2);
-    assert_true(other->run->plan.memory.streamed_bytes > 0 && m->run->plan.memory.streamed_bytes == 0);
-    weir_session *s = new_session(f, m), *t = new_session(f, m);
+    weir_model *m, *other;
+    load_with_draft(f, 2, &m, &other);
+    weir_session *d = new_session(f, other), *s = new_session(f, m), *t = new_session(f, m);
     weir_generate_options o = options_of(WEIR_SPECULATE_OFF, 1);
     weir_result plain = answer_of(f, s, 3, &o), r;
     uint64_t after = hash_after(f, s);
